@@ -31,6 +31,17 @@ def fill(client: Client, queue: str, messages: list[bytes]) -> None:
         client.rpush(queue, *messages[first : first + 1000])
 
 
+def put_marked(server: Server, queue: str, messages: list[bytes]) -> None:
+    """Put messages that expire in 1000 seconds."""
+    with Wire(MEMCACHED, server) as wire:
+        for first in range(0, len(messages), 1000):
+            some = messages[first : first + 1000]
+            wire.send(
+                b"".join(b"set %b 0 1000 %d\r\n%b\r\n" % (queue.encode(), len(one), one) for one in some)
+            )
+            assert wire.replies(len(some)) == [b"STORED"] * len(some)
+
+
 def put(client: Client, queue: str, jobs: list[tuple[bytes, int]], *options: str | float) -> None:
     """Put messages with their priorities."""
     with client.pipeline(transaction=False) as pipeline:
@@ -208,6 +219,63 @@ def test_equal_messages_with_marks_are_read_in_short_calls(
                 assert client.lpop("q", 1000) == [b"m"] * 1000
             for _ in range(3):
                 assert client.lpop("events+group", 1000) == [b"m"] * 1000
+
+
+@pytest.mark.alone
+def test_equal_messages_with_marks_far_from_the_head_of_a_log_are_read_in_short_calls(
+    server: Server, client: Client, direct: Client
+) -> None:
+    create(client, "events", "TYPE", "log")
+    for group in ("slow", "fast"):
+        client.execute_command("PRESSURE.GROUP", "CREATE", "events", group)
+    put_marked(server, "events", [b"m"] * 12_000)
+    with short_calls(direct):
+        for _ in range(12):
+            assert client.lpop("events+fast", 1000) == [b"m"] * 1000
+        with client.pipeline(transaction=False) as pipeline:
+            for offset in range(11_999, 10_999, -1):
+                pipeline.execute_command("PRESSURE.AT", "events", offset)
+            assert pipeline.execute() == [b"m"] * 1000
+        found = client.execute_command("PRESSURE.AT", "events", 11_000, "COUNT", 1000)
+        assert found == [b"m"] * 1000
+
+
+@pytest.mark.alone
+def test_equal_messages_with_marks_leave_from_between_others_in_short_calls(
+    server: Server, client: Client, direct: Client
+) -> None:
+    create(client, "q")
+    put_marked(server, "q", [b"a", b"b"] * 10_000)
+    with short_calls(direct):
+        assert client.srem("q", "a") == 1
+    assert client.llen("q") == 10_000
+    with short_calls(direct):
+        for _ in range(5):
+            assert client.lpop("q", 1000) == [b"b"] * 1000
+
+
+@pytest.mark.alone
+def test_messages_with_marks_are_removed_in_short_calls(
+    server: Server, client: Client, direct: Client
+) -> None:
+    create(client, "q")
+    put_marked(server, "q", [one for message in messages_of(3000) for one in (b"m", message)])
+    with short_calls(direct):
+        assert client.srem("q", *messages_of(3000)) == 3000
+        for _ in range(3):
+            assert client.lpop("q", 1000) == [b"m"] * 1000
+
+
+@pytest.mark.alone
+def test_equal_messages_of_a_client_that_leaves_go_back_in_short_calls(
+    client: Client, direct: Client, worker: Waiter
+) -> None:
+    create(client, "q")
+    fill(client, "q", [b"same"] * 12_000)
+    reserve(worker, "q", 12_000)
+    with short_calls(direct):
+        worker.close()
+        wait_for(lambda: client.llen("q") == 12_000, "the messages to be back")
 
 
 @pytest.mark.alone

@@ -222,6 +222,9 @@ local function remove_copies(wanted, message)
   return count
 end
 
+-- A removal from a list with marks, which writes all gaps, takes as long as a walk over so many entries.
+local MARKED = 50000
+
 -- Takes    messages
 -- Returns  for each 1 if it was queued, else 0; and how many are left for another call
 function list.remove(messages)
@@ -241,7 +244,7 @@ function list.remove(messages)
       if unmirrored > 0 then
         in_head = #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', 0, 'MAXLEN', unmirrored)
       end
-      walked = walked + queue.length
+      walked = walked + queue.length + (marks.present() and MARKED or 0)
       local count = remove_copies(0, message)
       if count > 0 then
         taken, removed[i] = taken + count, 1

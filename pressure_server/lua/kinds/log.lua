@@ -213,13 +213,14 @@ end
 
 -- Takes    an offset, and how many messages from there on
 -- Returns  the messages, false for each that is gone; fewer at the end of the log, or if they are large; or an
---          error if the first offset is yet to come
-function log.from(offset, count)
+--          error if the first offset is yet to come. `texts` is as in marks.look
+function log.from(offset, count, texts)
   local head, tail = queue.consumed, queue.consumed + queue.length
   if offset >= tail then return { err = string.format('AHEAD %.0f', tail) } end
   local last = math.min(tail, offset + math.min(count, AT_MESSAGES)) - 1
   local found, bytes = {}, 0
   local came_back, noted = {}, marks.present()
+  texts = texts or {}
   if offset < head then
     for _, member in ipairs(call('ZRANGEBYSCORE', queue.key_of('ready'), offset, last)) do
       local message, mark = parse(member)
@@ -229,7 +230,7 @@ function log.from(offset, count)
   while offset <= last and bytes < AT_BYTES do
     local some = offset >= head and list.range(offset - head, math.min(last, offset + 99) - head)
       or { came_back[offset] or false }
-    local marks_of = noted and offset >= head and marks.look(noted, some, offset, tail - offset) or {}
+    local marks_of = noted and offset >= head and marks.look(noted, some, offset, tail - offset, texts) or {}
     for i, message in ipairs(some) do
       found[#found + 1] = message and not marks.is_expired(marks_of[i]) and message
       bytes = bytes + (message and #message or 0)
@@ -243,10 +244,10 @@ end
 -- Returns  for each the message, false if it is gone, or an error if it is yet to come; and how many are left for
 --          another call, because the messages are large
 function log.at(offsets)
-  local found, bytes = {}, 0
+  local found, bytes, texts = {}, 0, {}
   for i, offset in ipairs(offsets) do
     if bytes >= AT_BYTES then return found, #offsets - i + 1 end
-    local first = log.from(tonumber(offset), 1)
+    local first = log.from(tonumber(offset), 1, texts)
     found[i] = first.err and first or first[1]
     bytes = bytes + #(found[i] or '')
   end

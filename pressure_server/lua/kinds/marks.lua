@@ -46,7 +46,7 @@ function marks.open(base)
   local drift, rest = string.match(call('HGET', key, 'state') or '0', '^(%-?%d+)(.*)$')
   local gaps = {}
   for first, last in string.gmatch(rest, '(%-?%d+) (%-?%d+)') do gaps[#gaps + 1] = { tonumber(first), tonumber(last) } end
-  return { key = key, drift = tonumber(drift), gaps = gaps }
+  return { key = key, drift = tonumber(drift), gaps = gaps, is_shifted = false }
 end
 
 -- Return the marks of the present queue; false if it has none, unless `anyway`.
@@ -66,6 +66,7 @@ local function note_state(self)
   local texts = { string.format('%.0f', self.drift) }
   for _, gap in ipairs(self.gaps) do texts[#texts + 1] = string.format('%.0f %.0f', gap[1], gap[2]) end
   call('HSET', self.key, 'state', table.concat(texts, ' '))
+  self.is_shifted = false
 end
 
 local function clear(self)
@@ -87,24 +88,29 @@ end
 
 -- Note that the copies at these positions have been removed.
 local function add_gaps(self, positions)
-  local head = position_at(self, queue.consumed)
-  local all = self.gaps
-  for _, position in ipairs(positions) do all[#all + 1] = { position, position } end
-  table.sort(all, function(one, other) return one[2] < other[2] end)
-  self.gaps = {}
-  for _, gap in ipairs(all) do
-    local previous = self.gaps[#self.gaps]
-    if previous and previous[2] == gap[1] - 1 then
-      previous[2] = gap[2]
-    elseif gap[2] >= head then
-      self.gaps[#self.gaps + 1] = gap
+  local head, old, at, gaps = position_at(self, queue.consumed), self.gaps, 1, {}
+  local function add(first, last) -- in ascending order
+    local previous = gaps[#gaps]
+    if previous and previous[2] == first - 1 then
+      previous[2] = last
+    elseif last >= head then
+      gaps[#gaps + 1] = { first, last }
     end
   end
-  while #self.gaps > MAX_GAPS do
-    -- The copies between the first two gaps are found by counting. All others keep their positions.
-    local first = table.remove(self.gaps, 1)
-    self.gaps[1][1] = self.gaps[1][1] - (first[2] - first[1] + 1)
+  table.sort(positions)
+  for _, position in ipairs(positions) do
+    while old[at] and old[at][2] < position do
+      add(unpack(old[at]))
+      at = at + 1
+    end
+    add(position, position)
   end
+  for i = at, #old do add(unpack(old[i])) end
+  -- If there are too many, the copies between the first ones are found by counting. All others keep their positions.
+  local excess, size = math.max(0, #gaps - MAX_GAPS), 0
+  for i = 1, excess do size = size + gaps[i][2] - gaps[i][1] + 1 end
+  self.gaps = commands.slice(gaps, excess + 1, #gaps)
+  if excess > 0 then self.gaps[1][1] = self.gaps[1][1] - size end
   note_state(self)
 end
 
@@ -128,6 +134,28 @@ local function join(copies)
   return table.concat(texts, ';')
 end
 
+-- Return where in the text of a field the first copy begins that has this position or a higher one.
+local function begin_of(text, position)
+  local low, high = 1, #text + 1
+  while true do
+    local at = string.find(text, ';', math.floor((low + high) / 2), true)
+    if not at or at >= high then break end -- few are left
+    if (tonumber(string.match(text, '^%-?%d+', at + 1)) or math.huge) < position then low = at + 1 else high = at end
+  end
+  while low <= #text and (tonumber(string.match(text, '^%-?%d+', low)) or math.huge) < position do
+    low = (string.find(text, ';', low, true) or #text + 1) + 1
+  end
+  return low
+end
+
+-- Return the copies in the text of a field from one position to another; and the texts before and behind them. Of many
+-- equal copies, one call reads those that it is about.
+local function cut(text, first, last)
+  local begin, behind = begin_of(text, first), begin_of(text, last + 1)
+  local copies = read(string.sub(text, begin, behind - 1))
+  return copies, string.sub(text, 1, math.max(0, begin - 2)), string.sub(text, behind)
+end
+
 local function write(self, field, text)
   if text ~= '' then
     call('HSET', self.key, field, text)
@@ -135,6 +163,15 @@ local function write(self, field, text)
   end
   call('HDEL', self.key, field)
   if (self.drift ~= 0 or self.gaps[1]) and call('HLEN', self.key) == 1 then clear(self) end
+end
+
+-- Write copies in place of those between two texts (`cut`).
+local function write_between(self, field, before, copies, behind)
+  local texts = {}
+  for _, text in ipairs({ before, join(copies), behind }) do
+    if text ~= '' then texts[#texts + 1] = text end
+  end
+  write(self, field, table.concat(texts, ';'))
 end
 
 -- Drop the fields of copies that native clients have taken, if these are the majority of the fields.
@@ -180,15 +217,17 @@ function marks.restore(self, messages, marks_of)
     back[field][position_at(self, queue.consumed + i - 1)] = marks_of[i] or false
   end
   for field, mark_at in pairs(back) do
-    local copies, text = {}, call('HGET', self.key, field)
-    for _, copy in ipairs(read(text)) do
-      if mark_at[copy[1]] == nil then copies[#copies + 1] = copy end
-    end
+    local copies, first, last, text = {}, math.huge, -math.huge, call('HGET', self.key, field)
     for position, mark in pairs(mark_at) do
+      first, last = math.min(first, position), math.max(last, position)
       if mark then copies[#copies + 1] = { position, mark[1], mark[2], mark[4] } end
     end
+    local there, before, behind = cut(text or '', first, last)
+    for _, copy in ipairs(there) do
+      if mark_at[copy[1]] == nil then copies[#copies + 1] = copy end
+    end
     table.sort(copies, function(one, other) return one[1] < other[1] end)
-    if text or copies[1] then write(self, field, join(copies)) end
+    if text or copies[1] then write_between(self, field, before, copies, behind) end
   end
 end
 
@@ -201,59 +240,70 @@ local function lowest_at(self, place)
   return lowest
 end
 
--- Return the index of the copy at this place; or nil if it has no marks, and how many others have none for certain. Equal
--- messages that are not older are `others`, which have been popped but are not processed yet, and those among the newest
--- `queued` messages of the list.
-local function find(self, copies, message, place, others, queued)
-  local position = position_at(self, place)
-  -- Count no further than needed: the question is whether copies without marks exist.
-  local most = #copies + MAX_UNMARKED - others
-  local there = others
-  if most > 0 and queued > 0 then
-    there = others + #call('LPOS', queue.base, message, 'COUNT', most, 'MAXLEN', queued)
+-- Return how many of the equal messages from this one on have no marks, at least; below 0 if there are fewer
+-- messages than copies. `copies.there` is how many messages there are: `others`, which have been popped but are not
+-- processed yet, and those among the newest `queued` messages of the list. They are counted once, and no further
+-- than needed.
+local function count_unmarked(copies, message, others, queued)
+  if not copies.left then
+    copies.left = select(2, string.gsub(string.sub(copies.text, copies.from), '[^;]+', ''))
   end
-  local first = math.max(1, #copies - there + 1)
-  if not copies[first] then return nil, 0 end
-  if there > #copies and copies[first][1] > position then return nil, there - #copies - 1 end
-  self.drift = self.drift + position - copies[first][1]
-  note_state(self)
-  return first, 0
+  if not copies.there or copies.is_capped and copies.there <= copies.left then
+    local most, listed = copies.left + MAX_UNMARKED - others, 0
+    if most > 0 and queued > 0 then
+      listed = #call('LPOS', queue.base, message, 'COUNT', most, 'MAXLEN', queued)
+    end
+    copies.there, copies.is_capped = others + listed, listed >= most
+  end
+  return copies.there - copies.left
 end
 
--- Return the mark of the message at this place; nil for none. copies.text is the text of its field from copies.from on,
--- which moves behind the mark; `others` and `queued` are as in `find`.
+-- Return the position, flags, expiry and deliveries of the next copy, and where the one behind it begins.
+local function next_copy(copies)
+  local own, flags, expires, deliveries, behind =
+    string.match(copies.text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
+  return tonumber(own), flags, expires, deliveries, behind
+end
+
+local function pass_over(copies, behind)
+  copies.from, copies.left = behind, copies.left and copies.left - 1
+end
+
+-- Return the mark of the message at this place; nil for none. copies.text is the text of its field; copies.from, where
+-- the copies begin that are left, moves behind the mark. `others` and `queued` are as in `count_unmarked`.
 local function read_mark(self, copies, message, place, others, queued)
   local position, lowest = position_at(self, place), lowest_at(self, place)
-  local own, flags, expires, deliveries, behind
-  repeat -- pass over those that native clients have taken, and that are before the first message looked at
-    copies.from = behind or copies.from
-    own, flags, expires, deliveries, behind = string.match(copies.text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
-    own = tonumber(own)
-  until not own or own >= lowest
-  if own == position then
-    -- The usual case. It reads only the first of many equal copies.
-    copies.from = behind
-    return marks.of(flags, expires, deliveries)
-  elseif not own then
-    return nil
-  elseif own > position and copies.unmarked > 0 then
-    copies.unmarked = copies.unmarked - 1
-    return nil
+  copies.there = copies.there and copies.there - 1
+  copies.from = copies.from or begin_of(copies.text, lowest)
+  local own, flags, expires, deliveries, behind = next_copy(copies)
+  while own and own < lowest do -- native clients have taken it, or it is before the first message looked at
+    pass_over(copies, behind)
+    own, flags, expires, deliveries, behind = next_copy(copies)
   end
-  local rest = read(string.sub(copies.text, copies.from))
-  local at
-  at, copies.unmarked = find(self, rest, message, place, others, queued)
-  if not at then return nil end
-  copies.text, copies.from = join(commands.slice(rest, at + 1, #rest)), 1
-  return marks.of(unpack(rest[at], 2, 4))
+  if own and own ~= position then -- in the usual case it is the same
+    local unmarked = count_unmarked(copies, message, others, queued)
+    if unmarked > 0 and own > position then return nil end
+    for _ = unmarked, -1 do
+      pass_over(copies, behind)
+      own, flags, expires, deliveries, behind = next_copy(copies)
+    end
+  end
+  if not own then return nil end
+  self.is_shifted = self.is_shifted or own ~= position
+  self.drift = self.drift + position - own
+  pass_over(copies, behind)
+  return marks.of(flags, expires, deliveries)
 end
 
--- Return the field of a message in `noted`, where it is noted when it is read first; nil if it has none.
-local function copies_of(self, noted, message)
+-- Return the field of a message in `noted`, where it is noted when it is read first; nil if it has none. `texts`, if
+-- given, has the texts of fields that have been read before.
+local function copies_of(self, noted, message, texts)
   local field = field_of(message)
   if noted[field] == nil then
-    local text = call('HGET', self.key, field)
-    noted[field] = text and { text = text, from = 1, unmarked = 0 }
+    local text = texts and texts[field]
+    if text == nil then text = call('HGET', self.key, field) end
+    if texts then texts[field] = text end
+    noted[field] = text and { text = text }
   end
   return noted[field] or nil
 end
@@ -268,6 +318,7 @@ function marks.take(self, messages, first)
     found[i] = copies and read_mark(self, copies, message, first + i - 1, count_of[message], queue.length)
     count_of[message] = count_of[message] - 1
   end
+  if self.is_shifted then note_state(self) end
   for field, copies in pairs(noted) do
     if copies then write(self, field, string.sub(copies.text, copies.from)) end
   end
@@ -276,32 +327,37 @@ function marks.take(self, messages, first)
 end
 
 -- Takes    marks; messages that stay queued, oldest first; the place of the first; how many messages the list has from
---          that place on
+--          that place on; and a table, if the call looks at more messages of the same list
 -- Returns  the marks of each that has any, by its index
-function marks.look(self, messages, first, queued)
+function marks.look(self, messages, first, queued, texts)
   local found, noted = {}, {}
   for i, message in ipairs(messages) do
-    local copies = copies_of(self, noted, message)
+    local copies = copies_of(self, noted, message, texts)
     found[i] = copies and read_mark(self, copies, message, first + i - 1, 0, queued - i + 1)
   end
+  if self.is_shifted then note_state(self) end
   return found
 end
 
 -- Forget the marks of messages that have been removed from these places, before they count as consumed.
 function marks.remove(self, messages, places)
-  local positions, gone = {}, {}
+  local positions, gone, first, last = {}, {}, math.huge, -math.huge
   for i, place in ipairs(places) do
-    positions[i] = position_at(self, place)
-    gone[positions[i]] = true
+    local position = position_at(self, place)
+    positions[i], gone[position] = position, true
+    first, last = math.min(first, position), math.max(last, position)
   end
   local seen = {}
   for _, message in ipairs(messages) do
     local kept, text = {}, not seen[message] and call('HGET', self.key, field_of(message))
     seen[message] = true
-    for _, copy in ipairs(read(text)) do
-      if not gone[copy[1]] then kept[#kept + 1] = copy end
+    if text then
+      local copies, before, behind = cut(text, first, last)
+      for _, copy in ipairs(copies) do
+        if not gone[copy[1]] then kept[#kept + 1] = copy end
+      end
+      write_between(self, field_of(message), before, kept, behind)
     end
-    if text then write(self, field_of(message), join(kept)) end
   end
   if queue.length > 0 then add_gaps(self, positions) else clear(self) end
 end
