@@ -11,7 +11,7 @@ import pytest
 from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, MEMCACHED, Wire
-from tests.support.waiters import Waiter, about, create
+from tests.support.waiters import Waiter, about, create, waiters
 
 # Microseconds that one call of the backend may take on a slow machine.
 LONGEST_CALL = 300_000
@@ -207,14 +207,12 @@ def test_equal_messages_with_marks_are_read_in_short_calls(
     create(client, "events", "TYPE", "log")
     client.execute_command("PRESSURE.GROUP", "CREATE", "events", "group")
     with Wire(MEMCACHED, server) as wire:
-        marked = [("q", EXPIRED), ("q", 0), ("q", 1000), ("events", 1000), ("old", EXPIRED), ("old", EXPIRED)]
-        for queue, expires in marked:
+        for queue, expires in (("q", EXPIRED), ("q", 0), ("q", 1000), ("events", 1000)):
             wire.send(b"set %b 0 %d 1\r\nm\r\n" % (queue.encode(), expires) * 3000)
             assert wire.replies(3000) == [b"STORED"] * 3000
         with short_calls(direct):
             assert wire(b"get q/peek\r\n") == b"VALUE q/peek 0 1\r\nm\r\nEND"
             assert client.rpush("q", "a") > 0
-            assert client.lpop("old") is None
             for _ in range(6):
                 assert client.lpop("q", 1000) == [b"m"] * 1000
             for _ in range(3):
@@ -276,6 +274,56 @@ def test_equal_messages_of_a_client_that_leaves_go_back_in_short_calls(
     with short_calls(direct):
         worker.close()
         wait_for(lambda: client.llen("q") == 12_000, "the messages to be back")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("options", [("TYPE", "fifo"), ("TYPE", "jobs"), ("ACK", "NEXT")])
+def test_a_pop_passes_over_expired_messages_in_short_calls(
+    server: Server, client: Client, direct: Client, options: tuple[str, str]
+) -> None:
+    create(client, "q", *options)
+    with Wire(MEMCACHED, server) as wire:
+        wire.send(b"set q 0 %d 1\r\nm\r\n" % EXPIRED * 9000 + b"set q 0 0 4\r\nlast\r\n")
+        assert wire.replies(9001) == [b"STORED"] * 9001
+    with short_calls(direct):
+        assert client.lpop("q") == b"last"
+
+
+@pytest.mark.alone
+def test_many_clients_that_wait_are_served_in_short_calls(
+    server: Server, client: Client, direct: Client
+) -> None:
+    with waiters(server, 500) as movers:
+        for mover in movers:
+            mover.send("BLMOVE", "q", "moved", "LEFT", "RIGHT", 0)
+        client.sadd("q", "first")
+        assert movers[0].reply() == b"first"
+        with short_calls(direct), client.pipeline(transaction=False) as pipeline:
+            for message in messages_of(499):
+                pipeline.sadd("q", message)
+                pipeline.llen("q")
+            pipeline.execute()
+            assert [mover.reply() for mover in movers[1:]] == messages_of(499)
+
+
+@pytest.mark.alone
+def test_many_clients_that_wait_for_room_are_served_in_short_calls(
+    server: Server, client: Client, direct: Client
+) -> None:
+    create(client, "q", "BOUND", 1)
+    client.rpush("q", "first")
+    with waiters(server, 200) as putters:
+        for number, putter in enumerate(putters):
+            putter.send("RPUSH" if number % 2 else "SADD", "q", number)
+        wait_for(lambda: about(client, "q")[b"waiting_producers"] == 200, "the clients to wait")
+        with short_calls(direct):
+            with client.pipeline(transaction=False) as pipeline:
+                for _ in range(100):
+                    pipeline.lpop("q")
+                    pipeline.llen("q")
+                taken = pipeline.execute()[::2]
+            taken += [client.blpop("q")[1] for _ in range(101 + taken.count(None))]
+        assert sorted(filter(None, taken)) == sorted([b"first", *(b"%d" % number for number in range(200))])
 
 
 @pytest.mark.alone

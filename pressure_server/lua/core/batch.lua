@@ -42,6 +42,9 @@ local batch = {}
 -- Limits in bytes of a block's answers. After the first, the rest is left for the next call. In a transaction, runs
 -- with long answers are refused after the second, and all but puts after this much work (call.lua).
 local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 500000
+-- The estimated work of a try of a run that waits, in microseconds (call.lua). After this much work, a block with runs
+-- that wait leaves the rest for the next call: each run that puts a message, or makes room, tries all that wait.
+local TRY, WORK_WAITING = 40, 20000
 
 -- Return whether more jobs of the queue are due, or more messages must be adopted, than one call can do: then the next
 -- message is not known, and all but put-backs is left for another call. A transaction cannot be split.
@@ -50,6 +53,11 @@ local function is_late(name)
     or queue.kind.is_behind and queue.kind.is_behind()
   if not is_behind or not the_call.has_records() then return false end
   return block.patient and name ~= 'put_back' or not block.patient and #block.reply == 1
+end
+
+-- Return whether runs that wait have been tried so often that the later runs are left for another call.
+local function is_much()
+  return #block.waiting > 0 and the_call.work > WORK_WAITING
 end
 
 -- Each returns an error that refuses the whole block, or nil.
@@ -98,28 +106,56 @@ local function tell(number, result)
   more[#more + 1], more[#more + 2] = number, result
 end
 
+-- Return whether a waiting run would get nothing, and no news: there is no message, or no room. `known` has the answers
+-- for each role since a run was tried.
+local function is_in_vain(run, known)
+  if run.role == 'producer' and not run.needs_room then return false end
+  if known[run.role] == nil then
+    if not queue.bound or queue.base ~= block.base then
+      known[run.role] = false
+    elseif run.role == 'consumer' then
+      known.consumer = queue.kind.available() == 0 and not queue.is_finished()
+    else
+      known.producer = queue.bound > 0 and queue.length >= queue.bound and not queue.is_closed()
+    end
+  end
+  return known[run.role]
+end
+
+-- Try a waiting run. Return whether it has made progress, and whether it waits on.
+local function try_again(run)
+  block.begin_run()
+  block.running = run.number
+  local result, _, go_on = run.go_on()
+  block.running = nil
+  local progress = not go_on or got_on(result)
+  if progress then
+    tell(run.number, result)
+    if run.takes then note(result, -#block.more, run.takes) end
+  end
+  run.go_on = go_on
+  return progress, go_on
+end
+
 -- Try the waiting runs until none makes progress.
 local function serve()
-  local progress = true
-  while progress and #block.waiting > 0 do
-    local still = {}
-    progress = false
+  -- The number of the last run that made progress, in the round before and in this one.
+  local last, progress = math.huge, nil
+  while last and #block.waiting > 0 do
+    local still, known = {}, {}
+    progress = nil
     for _, run in ipairs(block.waiting) do
-      block.begin_run()
-      block.running = run.number
-      local result, _, go_on = run.go_on()
-      block.running = nil
-      if not go_on or got_on(result) then
-        progress = true
-        tell(run.number, result)
-        if run.takes then note(result, -#block.more, run.takes) end
+      local got_some, waits = false, true
+      local is_tried = run.number > last and not progress -- since the last progress
+      if not is_tried and not is_in_vain(run, known) then
+        got_some, waits = try_again(run)
+        known, the_call.work = {}, the_call.work + TRY
       end
-      if go_on then
-        run.go_on = go_on
-        still[#still + 1] = run
-      end
+      if got_some then progress = run.number end
+      if waits then still[#still + 1] = run end
     end
-    block.waiting = still
+    the_call.work = the_call.work + the_call.MESSAGE * #still
+    block.waiting, last = still, progress
   end
 end
 
@@ -168,6 +204,7 @@ local function add_run(name, first, count)
   if go_on and block.patient then
     block.waiting[#block.waiting + 1] = {
       number = number, go_on = go_on, takes = takes, role = verb == 'put' and 'producer' or 'consumer',
+      needs_room = verb == 'put' and not options.unique, -- what is queued already need not be put
     }
   end
   if left and left > 0 then block.reply[1] = left end
@@ -213,7 +250,7 @@ local function do_runs()
     if prelude[name] then
       local refusal = prelude[name](arguments[first])
       if refusal then return { 'refused', queue.base, refusal.err } end
-    elseif block.patient and is_late(name) or add_run(name, first, count) then
+    elseif block.patient and (is_late(name) or is_much()) or add_run(name, first, count) then
       break
     end
   end
