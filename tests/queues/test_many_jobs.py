@@ -327,6 +327,15 @@ def test_many_clients_that_wait_for_room_are_served_in_short_calls(
 
 
 @pytest.mark.alone
+def test_a_transaction_looks_up_many_messages_in_a_short_call(client: Client, direct: Client) -> None:
+    fill(client, "q", messages_of(20_000))
+    with short_calls(direct), client.pipeline() as pipeline:
+        pipeline.smismember("q", [*messages_of(1000), b"none"])
+        pipeline.sadd("q", *messages_of(1000), *(b"new%d" % number for number in range(1000)))
+        assert pipeline.execute() == [[1] * 1000 + [0], 1000]
+
+
+@pytest.mark.alone
 def test_equal_messages_are_found_and_removed_in_short_calls(client: Client, direct: Client) -> None:
     create(client, "q", "TYPE", "jobs")
     fill(client, "q", [b"same"] * 8000 + [b"other"])

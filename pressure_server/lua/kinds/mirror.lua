@@ -249,6 +249,8 @@ end
 -- reached its limit of list entries: at least one, unless the call has extended the mirror instead.
 function mirror.queued(messages)
   local self, present, count = queue.mirror, {}, #messages
+  -- A transaction does all at once. To mirror the list is one walk over it in place of one for each message.
+  if not block.patient and count * self.unmirrored > mirror.SCAN then extend(self.unmirrored) end
   if self.mirrored > 0 and not self.is_garbage then
     present = commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
     if self.unmirrored == 0 and not is_stale(self) then return present, count end
