@@ -169,21 +169,25 @@ function recovery.undo()
   queue.forget()
 end
 
--- Sort reservations first, then later calls before earlier ones: so the message taken first is the oldest again.
+-- Sort later calls before earlier ones: so the message taken first is the oldest again.
 local function is_later(one, other)
-  local has_jobs, other_has_jobs = string.byte(one) == JOBS, string.byte(other) == JOBS
-  if has_jobs or other_has_jobs then return has_jobs and (not other_has_jobs or one > other) end
   return tonumber(string.match(one, '%d+') or 0) > tonumber(string.match(other, '%d+') or 0)
 end
 
--- Return the fields of all records of a dead server, the latest first; and no replies.
+-- Return the fields of all records of a dead server: reservations, which may be in many queues, in any order, and then
+-- the calls, the latest first; and no replies.
 local function all_fields(key)
-  local fields = {}
+  local fields, calls = {}, {}
   call('HDEL', key, 'last')
   for _, one in ipairs(call('HKEYS', key)) do
-    if one ~= 'epoch' then fields[#fields + 1] = one end
+    if string.byte(one) == JOBS then
+      fields[#fields + 1] = one
+    elseif one ~= 'epoch' then
+      calls[#calls + 1] = one
+    end
   end
-  table.sort(fields, is_later)
+  table.sort(calls, is_later)
+  for _, one in ipairs(calls) do fields[#fields + 1] = one end
   return fields, { 0 }
 end
 
