@@ -197,6 +197,15 @@ def test_a_rate_that_is_altered_begins_anew(client: Client, waiter: Waiter) -> N
     assert client.llen("q") == 496
 
 
+@pytest.mark.parametrize("options", ["RETRY-DELAY 5", "IN-FLIGHT 9", "RATE 1/3600"])
+def test_a_rate_goes_on_when_other_settings_are_altered(client: Client, waiter: Waiter, options: str) -> None:
+    create(client, "q", "RATE", "1/3600")
+    client.rpush("q", "a", "b")
+    assert waiter("SPOP", "q") == b"a"
+    client.execute_command("PRESSURE.ALTER", "q", *options.split())
+    assert waiter("SPOP", "q") is None
+
+
 def test_the_clock_of_the_backend_goes_back(client: Client, waiter: Waiter, direct: Client) -> None:
     create(client, "q", "RATE", "10/1")
     client.rpush("q", *range(500))

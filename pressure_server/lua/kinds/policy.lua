@@ -19,15 +19,16 @@ local ROUNDED = 0.001
 local FAILURES = { release = true, give_up = true, time_out = true }
 local key_of = queue.key_of
 
--- Note the settings in one field, after some have been written.
+-- Note the settings in one field, after some have been written. Another rate begins with all its tokens.
 function policy.note()
   local key, noted = key_of('settings'), call('HMGET', key_of('settings'), unpack(policy.SETTINGS))
+  local rate, before = noted[4] or '0 0', string.match(call('HGET', key, 'policy') or '', '%d+ %d+$')
   if noted[1] or noted[3] or noted[4] then
-    call('HSET', key, 'policy', string.format('%s %s %s %s', noted[1] or 0, noted[2] or 0, noted[3] or 0, noted[4] or '0 0'))
+    call('HSET', key, 'policy', string.format('%s %s %s %s', noted[1] or 0, noted[2] or 0, noted[3] or 0, rate))
   else
     call('HDEL', key, 'policy')
   end
-  call('HDEL', key, 'rate_until')
+  if rate ~= before then call('HDEL', key, 'rate_until') end
 end
 
 local function present()
