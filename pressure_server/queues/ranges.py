@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pressure_server.errors import BackendReplyError
 from pressure_server.lua.layout import READ
 from pressure_server.queues.calls.direct import call_directly
-from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key
+from pressure_server.queues.names import BOUND, DUE, MADE, NO_PLAIN_LIST, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Refused
 
@@ -29,6 +29,16 @@ _READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
 _ATTEMPTS = 3
 
 
+def _due(names: Sequence[bytes], time: Any, about: Sequence[Any]) -> list[bytes]:
+    """Return the queues that are lists, and of which reservations have ended by the backend's time."""
+    now = int(time[0]) * 1000 + int(time[1]) // 1000
+    found: list[bytes] = []
+    for name, (_, made, due, *_) in zip(names, about, strict=True):
+        if due is not None and int(due) <= now and not (made or b"").endswith(NO_PLAIN_LIST):
+            found.append(name)
+    return found
+
+
 class Ranges:
     """The reads of one shard."""
 
@@ -38,21 +48,25 @@ class Ranges:
 
     async def read(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations.ranges. Plain commands take the backend a fifth of the time of a script."""
-        commands: list[tuple[bytes, ...]] = []
+        commands: list[tuple[bytes, ...]] = [(b"TIME",)]
         for name in names:
             base = base_key(self._shard.prefix, name)
             counts = (base + b":stats:produced_bytes", base + b":stats:consumed_bytes")
-            commands.append((b"MGET", base + BOUND, base + MADE, *counts))
+            commands.append((b"MGET", base + BOUND, base + MADE, base + DUE, *counts))
             commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
         # Read long replies one at a time: they are in memory before the memory account counts them.
         is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _FEW_QUEUES
         async with nullcontext() if is_short else self._long_read:
             self._shard.flush_put_backs(names)
-            replies = await self._shard.link.read_together(commands)
+            time, *replies = await self._shard.link.read_together(commands)
+            if due := _due(names, time, replies[::2]):
+                # Messages whose reservation has ended go back first, as any call lets them.
+                await self._ask([(name, verbs.LENGTH) for name in due])
+                _, *replies = await self._shard.link.read_together(commands)
         ranges: list[list[bytes] | None] = []
-        made = [one[1] for one in replies[::2] if isinstance(one, list)]
-        if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):
-            size = sum(int(one[2] or 0) - int(one[3] or 0) for one in replies[::2] if isinstance(one, list))
+        about = [one for one in replies[::2] if isinstance(one, list)]
+        if any(one[1] is not None and one[1].endswith(NO_PLAIN_LIST) for one in about):
+            size = sum(int(produced or 0) - int(consumed or 0) for *_, produced, consumed in about)
             return await self._by_script(names, first, last, size)
         for (exists, *_), newest_first in zip(replies[::2], replies[1::2], strict=True):
             if isinstance(newest_first, Exception):

@@ -1,5 +1,6 @@
 """In a queue with ACK NEXT, a popped message stays reserved until its connection pops again, or quits."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.protocols import LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import (
     Waiter,
+    Words,
     about,
     close_with_reset,
     create,
@@ -245,6 +247,14 @@ def test_takes_that_are_final(server: Server, client: Client, direct: Client, op
     if options in ("TYPE FIFO", "MAX-BYTES 1000000"):
         NativeClient(direct, "q").get()
         assert (client.llen("q"), reserved(client)) == (0, 0)
+
+
+@pytest.mark.parametrize("question", [("LRANGE", "q", 0, -1), ("SMEMBERS", "q"), ("SUNION", "q", "none")])
+def test_messages_whose_time_to_run_is_over_are_read(client: Client, worker: Waiter, question: Words) -> None:
+    make(client, "a", "b", options="ACK-TTR 0.02")
+    assert worker("SPOP", "q") == b"a"
+    time.sleep(0.05)  # until the reservation has ended, which nothing else may notice before the question
+    assert worker(*question) == [b"a", b"b"]
 
 
 def test_a_reservation_has_a_limit_if_the_queue_says_so(server: Server, client: Client) -> None:
