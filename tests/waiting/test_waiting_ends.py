@@ -94,6 +94,23 @@ def test_a_closed_queue_is_drained_before_gets_fail(client: Client, waiter: Wait
     assert is_refused(waiter("PRESSURE.GET", "q"), "CLOSED")
 
 
+@pytest.mark.parametrize("command", ["RPUSH", "SADD"])
+def test_puts_that_may_wait_no_longer_report_how_much_was_put(
+    server: Server, client: Client, waiter: Waiter, command: str
+) -> None:
+    create(client, "q", "BOUND", 2)
+    waiter.send(command, "q", "x", "y", "z")
+    wait_for_waiting(client, "q", producers=1)
+    with Waiter(server.port) as behind:
+        behind.send(command, "q", "a", "b")
+        wait_for_waiting(client, "q", producers=2)
+        client.execute_command("PRESSURE.ALTER", "q", "OVERFLOW", "error")
+        replies = [waiter.reply(), behind.reply()]
+    assert all(is_refused(reply, "FULL") for reply in replies)
+    assert ["2 of the command's messages" in str(reply) for reply in replies] == [True, False]
+    assert client.lrange("q", 0, -1) == [b"x", b"y"]
+
+
 def test_a_put_interrupted_by_a_shutdown_reports_how_much_was_put(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from pressure_server.errors import QueueFullError
+from pressure_server.errors import PressureError, QueueFullError
 from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.operations.flagged import Popped, attach_flags
 from pressure_server.queues.operations.operation import Operation
@@ -203,7 +203,9 @@ def _distribute_counts(operations: Sequence[Operation], reply: list[Any]) -> boo
         reply = _with_errors(operations, reply)
     begun = _wait_of_next(operations)
     if begun is not None and reply:
-        if operations[0].options.unique and isinstance(reply[0], int):
+        if isinstance(reply[0], PressureError) and begun.messages_done:
+            reply[0] = reply[0].after(begun.messages_done)  # the queue no longer blocks
+        elif operations[0].options.unique and isinstance(reply[0], int):
             reply[0] += begun.new_done
         begun.messages_done = begun.new_done = 0
     _hand_out(operations, reply)
