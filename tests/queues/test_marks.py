@@ -238,8 +238,8 @@ def test_a_marked_message_among_many_equal_ones_is_found_quickly(queue: Queue) -
     queue.put(b"tick", 7)
     queue.direct.config_resetstat()
     assert queue.get(200) == [(0, b"tick")] * 200
-    # Counting all equal messages took 1500 microseconds per message.
-    assert queue.direct.info("commandstats")["cmdstat_lpos"]["usec_per_call"] < 100
+    # Counting equal messages takes longer than all else.
+    assert queue.direct.info("commandstats")["cmdstat_lpos"]["calls"] == 1
 
 
 def test_a_message_expires_by_the_backend_s_clock(queue: Queue) -> None:
