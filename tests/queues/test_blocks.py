@@ -70,6 +70,12 @@ def test_a_put_that_waits_for_room_does_not_create_its_queue_again(direct: Clien
     assert direct.keys("*:q0*") == []
 
 
+def test_pushes_before_one_that_waits_for_room_reply_the_lengths_of_the_queue(direct: Client) -> None:
+    call(direct, (base(0), [("create", "3", "block", ""), ("put", "", "old")]))
+    (reply,) = call(direct, (base(0), [("put wait", "1 1 2", "a", "b", "c", "d")]))
+    assert reply == [-1, [b"part", 0, 0, [2, 3]]]
+
+
 def test_a_call_that_takes_long_leaves_blocks_undone(direct: Client) -> None:
     names = [base(number) for number in range(40)]
     for name in names:
