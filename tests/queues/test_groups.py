@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.module_servers import module_server
-from tests.support.native import NativeClient
+from tests.support.native import NativeClient, QueueClosedError
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, run_command, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
@@ -179,6 +179,16 @@ def test_native_producers_and_other_servers_wake_a_group(
             wait_for_blocked(client, 1)
             put("q", b"message")
             assert reader.reply() == [[number + 1, b"message", 1, number]]
+
+
+def test_a_group_of_a_log_that_was_closed_before_is_closed_for_native_clients(
+    client: Client, direct: Client
+) -> None:
+    log_with_groups(client)
+    client.execute_command("PRESSURE.CLOSE", "q")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "q", "late")
+    with pytest.raises(QueueClosedError):
+        NativeClient(direct, "q+late").get()
 
 
 def test_a_ring_tells_a_group_what_it_missed(client: Client) -> None:

@@ -165,6 +165,20 @@ def test_a_lifo_shows_the_order_in_which_messages_are_taken(client: Client) -> N
     assert [client.lpop("q") for _ in range(45)] == shown[5:50]
 
 
+def test_a_group_that_seeks_reads_each_message_once(client: Client, worker: Waiter) -> None:
+    create(client, "q", "TYPE", "log")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "q", "group")
+    sent = messages_of(3000)
+    fill(client, "q", sent)
+    ids = reserve(worker, "q+group", 3000)
+    for job in ids:
+        worker.send("PRESSURE.RELEASE", "q+group", job)
+    assert [worker.reply() for _ in ids] == [1] * 3000
+    assert client.execute_command("PRESSURE.GROUP", "SEEK", "q", "group", "FROM", "HEAD") == b"OK"
+    assert [message for _ in range(3) for message in client.lpop("q+group", 1000)] == sent
+    assert client.llen("q+group") == 0
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("protocol", ["resp", "beanstalk"])
 @pytest.mark.parametrize(("asked", "kicked"), [(2500, 2500), (3000, 3000), (9000, 3000), (0, 0)])
