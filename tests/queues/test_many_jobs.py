@@ -253,29 +253,24 @@ def test_equal_messages_with_marks_far_from_the_head_of_a_log_are_read_in_short_
 
 
 @pytest.mark.alone
-def test_equal_messages_with_marks_leave_from_between_others_in_short_calls(
-    server: Server, client: Client, direct: Client
+@pytest.mark.parametrize(
+    ("sent", "removed", "left"),
+    [
+        ([b"a", b"b"] * 10_000, [b"a"], [b"b"] * 10_000),
+        ([one for message in messages_of(3000) for one in (b"m", message)], messages_of(3000), [b"m"] * 3000),
+    ],
+    ids=["equal", "different"],
+)
+def test_messages_with_marks_are_removed_from_between_others_in_short_calls(
+    server: Server, client: Client, direct: Client, sent: list[bytes], removed: list[bytes], left: list[bytes]
 ) -> None:
     create(client, "q")
-    put_marked(server, "q", [b"a", b"b"] * 10_000)
+    put_marked(server, "q", sent)
     with short_calls(direct):
-        assert client.srem("q", "a") == 1
-    assert client.llen("q") == 10_000
-    with short_calls(direct):
-        for _ in range(5):
-            assert client.lpop("q", 1000) == [b"b"] * 1000
-
-
-@pytest.mark.alone
-def test_messages_with_marks_are_removed_in_short_calls(
-    server: Server, client: Client, direct: Client
-) -> None:
-    create(client, "q")
-    put_marked(server, "q", [one for message in messages_of(3000) for one in (b"m", message)])
-    with short_calls(direct):
-        assert client.srem("q", *messages_of(3000)) == 3000
-        for _ in range(3):
-            assert client.lpop("q", 1000) == [b"m"] * 1000
+        assert client.srem("q", *removed) == len(removed)
+        assert client.llen("q") == len(left)
+        for first in range(0, len(left), 1000):
+            assert client.lpop("q", 1000) == left[first : first + 1000]
 
 
 @pytest.mark.alone

@@ -222,7 +222,7 @@ local function remove_copies(wanted, message)
   return count
 end
 
--- A removal from a list with marks, which writes all gaps, takes as long as a walk over so many entries.
+-- A removal from a list with marks writes all gaps. That takes as long as a walk over this many entries.
 local MARKED = 50000
 
 -- Takes    messages

@@ -148,8 +148,8 @@ local function begin_of(text, position)
   return low
 end
 
--- Return the copies in the text of a field from one position to another; and the texts before and behind them. Of many
--- equal copies, one call reads those that it is about.
+-- Return the copies in the text of a field whose positions are from `first` to `last`; then the text before these copies,
+-- and the text behind them. So a call parses only the copies that it changes, not all equal ones.
 local function cut(text, first, last)
   local begin, behind = begin_of(text, first), begin_of(text, last + 1)
   local copies = read(string.sub(text, begin, behind - 1))
@@ -240,10 +240,9 @@ local function lowest_at(self, place)
   return lowest
 end
 
--- Return how many of the equal messages from this one on have no marks, at least; below 0 if there are fewer
--- messages than copies. `copies.there` is how many messages there are: `others`, which have been popped but are not
--- processed yet, and those among the newest `queued` messages of the list. They are counted once, and no further
--- than needed.
+-- Return how many of the equal messages from this one on have no marks, at least; below 0 if fewer messages than copies
+-- are left. copies.there is the number of these messages: `others` have been popped, but are not processed yet, and the
+-- rest are among the newest `queued` messages of the list. They are counted once, and no further than the answer needs.
 local function count_unmarked(copies, message, others, queued)
   if not copies.left then
     copies.left = select(2, string.gsub(string.sub(copies.text, copies.from), '[^;]+', ''))
@@ -258,7 +257,7 @@ local function count_unmarked(copies, message, others, queued)
   return copies.there - copies.left
 end
 
--- Return the position, flags, expiry and deliveries of the next copy, and where the one behind it begins.
+-- Return the position, flags, expiry and deliveries of the next copy; and where the copy after it begins.
 local function next_copy(copies)
   local own, flags, expires, deliveries, behind =
     string.match(copies.text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
@@ -269,8 +268,9 @@ local function pass_over(copies, behind)
   copies.from, copies.left = behind, copies.left and copies.left - 1
 end
 
--- Return the mark of the message at this place; nil for none. copies.text is the text of its field; copies.from, where
--- the copies begin that are left, moves behind the mark. `others` and `queued` are as in `count_unmarked`.
+-- Return the mark of the message at this place; nil if it has none. copies.text is the text of the message's field. In it,
+-- the copies that have not been read begin at copies.from, which this function moves. `others` and `queued`: as in
+-- `count_unmarked`.
 local function read_mark(self, copies, message, place, others, queued)
   local position, lowest = position_at(self, place), lowest_at(self, place)
   copies.there = copies.there and copies.there - 1
@@ -295,8 +295,8 @@ local function read_mark(self, copies, message, place, others, queued)
   return marks.of(flags, expires, deliveries)
 end
 
--- Return the field of a message in `noted`, where it is noted when it is read first; nil if it has none. `texts`, if
--- given, has the texts of fields that have been read before.
+-- Return the field of a message, or nil if the message has no marks. After the first read of a field, `noted` has it.
+-- `texts`, if given, has the texts of fields that the same call has read before.
 local function copies_of(self, noted, message, texts)
   local field = field_of(message)
   if noted[field] == nil then
