@@ -107,6 +107,7 @@ class Server:
             SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step)),
             count(first, step),
         )
+        self._broker.jobs_of_clients = self._clients.reserved_jobs
         self._process = Process(self._clients, self._broker, accepts=settings.workers == 1)
         self._crew = Crew(settings, self._process, self._clients, self._broker, self.stop)
         workers = Workers(self._ask_all)

@@ -86,6 +86,11 @@ class Clients:
             self._log.opened(client)
         return b""
 
+    def reserved_jobs(self) -> Iterator[tuple[int, bytes, int, int]]:
+        """Yield the jobs that clients have reserved: see ReservedJobs.all."""
+        for client in self.connected:
+            yield from client.reserved_jobs.all()
+
     def welcome(self, connection: Connection) -> None:
         """Note that the client of a connection has logged in."""
         if self.strangers.remove(connection):

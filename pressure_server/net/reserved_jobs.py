@@ -3,7 +3,7 @@
 Those that it has popped are apart: its next pop acknowledges those whose replies were written before that.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from math import inf
@@ -190,6 +190,14 @@ class ReservedJobs:
         deadlines = [held.deadline for held in self._jobs.values()]
         deadlines += [pop.deadline for pop in (*self._elsewhere, *self.pops)]
         return max(deadlines, default=now) > now
+
+    def all(self) -> Iterator[tuple[int, bytes, int, int]]:
+        """Yield each job: the number of its database, its queue, its id, and how often it was reserved."""
+        for job, held in self._jobs.items():
+            yield held.database.database_number, held.queue, job, held.reserves
+        for pop in (*self._elsewhere, *self.pops):
+            for job, reserves in pop.jobs:
+                yield pop.database.database_number, pop.queue, job, reserves
 
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""

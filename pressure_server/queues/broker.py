@@ -26,6 +26,7 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
+from pressure_server.queues.lanes.revived import JobsOfClients
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.peers import Peer, PeerDetection, Peers
@@ -65,6 +66,8 @@ class Broker:
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
         self.waiters = WaiterCount(policy.max_waiting)
+        # Returns the jobs that clients have reserved until their connections end (see Revived).
+        self.jobs_of_clients: JobsOfClients = tuple
         self._neighbours = peer_detection
         self._is_settled = True
         self._databases: dict[int, Database] = {}
@@ -241,6 +244,7 @@ class Broker:
             policy=self._policy_of_shard(),
             waiters=self.waiters,
             answers=self._answers,
+            jobs_of_clients=lambda: self.jobs_of_clients(),
             most_in_flight=ceil(MOST_IN_FLIGHT / len(self._backends)),
         )
 

@@ -25,6 +25,7 @@ from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, DueQueues, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
+from pressure_server.queues.lanes.revived import JobsOfClients, Revived
 from pressure_server.queues.names import BOUND, UNAWAITED, base_key, portions, records_key, split_key
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.owners import Answers, Client, CoroutineOwner
@@ -64,9 +65,13 @@ class Shard:
         policy: Policy,
         waiters: WaiterCount,
         answers: Answers,
+        jobs_of_clients: JobsOfClients = tuple,
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
-        """`most_in_flight` is the number of calls that the backend may have to answer at the same time."""
+        """`jobs_of_clients` returns what all clients have; see Revived.
+
+        `most_in_flight` is the number of calls that the backend may have to answer at the same time.
+        """
         self.prefix = prefix
         self.waiters = waiters
         self.database_number = link.number
@@ -96,6 +101,7 @@ class Shard:
         self.end_of_read = self.courier.end_of_read
         self.housekeeping = Housekeeping(self)
         self.reservations = Reservations(self)
+        self.revived = Revived(self, records, jobs_of_clients)
         self.notifications = KeyNotifications(watch, link.number, prefix)
         self.first_jobs = FirstJobs(link, watch, prefix)
         self.role_turns = RoleTurns(self, turns)
@@ -274,13 +280,18 @@ class Shard:
         self.notifications.watch_lost()
         self.first_jobs.watchers.tell_all()
 
+    @property
+    def _has_work(self) -> bool:
+        has_gathered = len(self.courier.records) or len(self.reservations)
+        return bool(self._in_use or has_gathered or self.revived.is_searching)
+
     async def settle(self, timeout: float) -> bool:
         """Drop the records of delivered messages. Return whether all is done within `timeout` seconds."""
         self.courier.records.drop()
         try:
             async with asyncio.timeout(timeout):
                 # An event would cost one more function call for each request.
-                while self._in_use or len(self.courier.records) or len(self.reservations):  # noqa: ASYNC110
+                while self._has_work:  # noqa: ASYNC110
                     await asyncio.sleep(_SETTLES_EVERY)
         except TimeoutError:
             return False

@@ -11,29 +11,32 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.support.beanstalk_wire import Beanstalk
 from tests.support.crowd import Crowd
-from tests.support.power import Disk, PoweredValkey
-from tests.support.programs import StartServer, run_command, start_replicated, wait_for
+from tests.support.power import Disk
+from tests.support.programs import StartServer, Valkey, run_command, start_replicated, wait_for
 from tests.support.requirements import need
+from tests.support.waiters import Connection, Waiter
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync")
 CUTS = 4
 QUEUE = "__pressure__:q"
 # Seconds of changes that `appendfsync everysec` may lose: the sync of one second may last until the next.
 _EVERYSEC = 2.0
+_MORE_THAN_BUFFERS_HOLD = bytes(30 << 20)
 
-StartPowered = Callable[..., PoweredValkey]
+StartPowered = Callable[..., Valkey]
 
 
 @pytest.fixture
 def start_powered(tmp_path: Path, request: pytest.FixtureRequest) -> StartPowered:
     """Return a function that starts a backend whose power can be cut: Valkey, or Debian's Redis."""
 
-    def start(policy: str, *, is_redis: bool = False) -> PoweredValkey:
+    def start(policy: str, *, is_redis: bool = False) -> Valkey:
         folder = tmp_path / "backend"
         folder.mkdir()
         binary = need("redis-server", "redis-server") if is_redis else None
-        backend = PoweredValkey(folder, *APPEND_ONLY, policy, binary=binary)
+        backend = Valkey(folder, *APPEND_ONLY, policy, binary=binary, loses_power=True)
         request.addfinalizer(backend.kill)
         return backend
 
@@ -60,11 +63,12 @@ def test_without_fsync_a_power_cut_loses_the_changes_of_the_last_seconds_at_most
     start_server: StartServer, start_powered: StartPowered
 ) -> None:
     backend = start_powered("everysec")
+    assert backend.disk is not None
     server = start_server("--backend", backend.url)
     acknowledged: list[float] = []
     with server.client() as client:
         end = time.monotonic() + 2 * _EVERYSEC
-        while time.monotonic() < end or not _stops_with_unsynced_bytes(backend):
+        while time.monotonic() < end or not _stops_with_unsynced_bytes(backend, backend.disk):
             client.rpush("q", len(acknowledged))
             acknowledged.append(time.monotonic())
         cut = time.monotonic()
@@ -84,11 +88,68 @@ def test_without_fsync_a_power_cut_loses_the_changes_of_the_last_seconds_at_most
         assert client.rpush("q", "new") == 1
 
 
-def _stops_with_unsynced_bytes(backend: PoweredValkey) -> bool:
+def test_a_message_whose_acknowledgement_is_lost_in_a_power_cut_comes_again(
+    start_server: StartServer, start_powered: StartPowered
+) -> None:
+    """Its reservation is back, and the client that had it has ended it.
+
+    What a client still has stays with it, also if the reply is on its way.
+    """
+    backend = start_powered("always")
+    listeners = ("--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0")
+    server = start_server("--backend", backend.url, *listeners)
+    with (
+        Waiter(server.port) as worker,
+        Waiter(server.port) as slow,
+        Waiter(server.port) as leaver,
+        Connection(server.port_of("memcached")) as kestrel,
+        Beanstalk(server) as tubes,
+        Waiter(server.port) as other,
+    ):
+        for queue in ("popped", "unread"):
+            worker("PRESSURE.CREATE", queue, "ACK", "NEXT")
+        for queue in ("reserved", "popped", "left", "opened", "tube", "kept"):
+            worker("RPUSH", queue, queue)
+        jobs = {queue: worker("PRESSURE.RESERVE", queue)[1] for queue in ("reserved", "kept")}
+        worker("LPOP", "popped")
+        worker("RPUSH", "unread", _MORE_THAN_BUFFERS_HOLD)
+        slow.send("LPOP", "unread")
+        wait_for(lambda: worker("LLEN", "unread") == 0, "the pop")
+        leaver("PRESSURE.RESERVE", "left")
+        _get(kestrel, b"opened/open")
+        tubes("watch tube")
+        job, _ = tubes("reserve")
+        with backend.client() as direct:
+            direct.config_set("appendfsync", "no")
+        assert worker("PRESSURE.ACK", "reserved", jobs["reserved"]) == 1
+        assert worker("LPOP", "popped") is None
+        leaver.close()
+        assert other("BLPOP", "left", 30) == [b"left", b"left"]
+        _get(kestrel, b"opened/close")
+        assert tubes(f"delete {job}") == b"DELETED"
+        backend.cut_power()
+        backend.start()
+        for ended in (b"reserved", b"popped", b"left", b"opened", b"tube"):
+            assert other("BLPOP", ended, 30) == [ended, ended]
+        assert [other("LPOP", queue) for queue in ("kept", "unread")] == [None, None]
+        assert worker("PRESSURE.ACK", "kept", jobs["kept"]) == 1
+        assert slow.reply() == _MORE_THAN_BUFFERS_HOLD
+        assert slow("LPOP", "unread") is None
+        wait_for(lambda: other("PRESSURE.PENDING", "unread") == [], "the acknowledgement")
+        assert "5 reservations again" in server.log
+
+
+def _get(kestrel: Connection, key: bytes) -> None:
+    kestrel.socket.sendall(b"get %b\r\n" % key)
+    while not kestrel.socket.recv(1000).endswith(b"END\r\n"):
+        pass
+
+
+def _stops_with_unsynced_bytes(backend: Valkey, disk: Disk) -> bool:
     """Stop the backend. Let it go on, and return False, if it has synced everything."""
     backend.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, backend.process.pid, os.WSTOPPED | os.WNOWAIT)
-    if backend.disk.has_unsynced("backend.log"):
+    if disk.has_unsynced():
         return True
     backend.process.send_signal(signal.SIGCONT)
     return False
@@ -106,7 +167,7 @@ def test_the_embedded_backend_starts_after_a_power_cut_and_has_lost_nothing_with
     start_server: StartServer, tmp_path: Path, level: str
 ) -> None:
     data = tmp_path / "data"
-    disk = Disk(data)
+    disk = Disk(data, "valkey.log", "lock")
     options = ("--data-dir", str(data), "--durability", level)
     server = start_server(*options, environment=disk.environment)
     with server.client() as client:
@@ -114,7 +175,7 @@ def test_the_embedded_backend_starts_after_a_power_cut_and_has_lost_nothing_with
             client.rpush("q", number)
     server.kill()
     os.kill(int((data / "valkey.pid").read_text()), signal.SIGKILL)
-    disk.cut(random.Random(1), "valkey.log", "lock")
+    disk.cut(random.Random(1))
     server = start_server(*options, environment=disk.environment)
     with server.client() as client:
         left = client.lrange("q", 0, -1)
@@ -128,15 +189,14 @@ def test_with_a_replica_a_power_cut_of_the_master_loses_nothing_if_the_replica_t
     """If the master comes back as the master instead, its replica follows it, and has as little."""
     numbers = count()
 
-    def start(*options: str) -> PoweredValkey:
+    def start(*options: str) -> Valkey:
         folder = tmp_path / f"backend-{next(numbers)}"
         folder.mkdir()
-        backend = PoweredValkey(folder, *APPEND_ONLY, "everysec", *options)
+        backend = Valkey(folder, *APPEND_ONLY, "everysec", *options, loses_power=True)
         request.addfinalizer(backend.kill)
         return backend
 
     main, replica = start_replicated(start)
-    assert isinstance(main, PoweredValkey)
     server = start_server("--backend", main.url, "--durability", "replica")
     with server.client() as client:
         for number in range(200):
@@ -157,7 +217,8 @@ def test_a_backup_and_a_restore_survive_a_power_cut_after_their_end(
     server = start_server("--data-dir", str(tmp_path / "data"))
     with server.client() as client:
         client.rpush("q", *numbers)
-    backups, restored = Disk(tmp_path / "backups"), Disk(tmp_path / "restored")
+    backups = Disk(tmp_path / "backups")
+    restored = Disk(tmp_path / "restored", "server.lock")
     backup = str(tmp_path / "backups" / "backup.tar.gz")
     (tmp_path / "backups").mkdir()
     for disk, *command in (
@@ -166,7 +227,7 @@ def test_a_backup_and_a_restore_survive_a_power_cut_after_their_end(
     ):
         ended = run_command(*command, environment=disk.environment, new_process=True)
         assert ended.returncode == 0, ended.stderr
-        disk.cut(random.Random(1), "server.lock")
+        disk.cut(random.Random(1))
         assert disk.lost == 0
     with start_server("--data-dir", str(tmp_path / "restored")).client() as client:
         assert client.lrange("q", 0, -1) == numbers

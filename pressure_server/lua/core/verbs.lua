@@ -62,6 +62,7 @@ local table_of_verbs = {
   delete_job = job_event, give_up = job_event, release = job_event, touch = job_event, bury = job_event,
   kick_job = job_event, job_info = job_event, reserve_job = job_question, peek_job = job_question,
   pending = { job_verbs, takes = messages, begin = jobs.open },
+  reserved = { job_verbs, takes = messages, begin = jobs.open },
   claim = { job_verbs, takes = messages, long = true, begin = jobs.open },
   kick = { job_verbs, takes = messages, begin = jobs.open }, pause = { job_verbs, takes = messages, begin = jobs.open },
   examine = { doctor, takes = numbers, optional = true }, repair = { doctor, takes = words, optional = true },

@@ -31,6 +31,12 @@ function job_gets.owner_of(text)
   return (string.sub(text, 1, 1) == '=' and own_server or '') .. ' ' .. string.sub(text, 2)
 end
 
+-- Return '=token' for an owner that is a client of this server; else nil.
+function job_gets.client_of(owner)
+  local server, token = string.match(owner, '^(%S+) (.*)$')
+  return server == job_gets.server_of(the_call.identity) and '=' .. token or nil
+end
+
 -- Return the owners in the first claims, and the times to run, nil for a job's own. A claim is 'owner' or 'owner ttr'.
 -- With `claims.ttr`, all have this time to run, and each claim is only its owner.
 local function owners_in(claims, count)

@@ -112,6 +112,11 @@ end
 job_verbs.delete_job, job_verbs.give_up = verb_for('delete'), verb_for('give_up')
 job_verbs.touch, job_verbs.kick_job = verb_for('touch'), verb_for('kick')
 
+-- Return the id of the last message of a job, which is a range or one message.
+local function last_id(job)
+  return job_ids.word_of(tonumber(job.id, 16) + (job.count or 1) - 1)
+end
+
 -- Describe reservations, in the order in which they end.
 --
 -- Takes    how many to skip; and how many to describe
@@ -123,13 +128,30 @@ function job_verbs.pending(words)
   for i = 1, #places, 2 do ids[#ids + 1], ends[#ends + 1] = places[i], tonumber(places[i + 1]) end
   for i, job in ipairs(jobs.read(ids, true)) do
     if job then
-      local about, last = jobs.parse(job).about, tonumber(job.id, 16) + (job.count or 1) - 1
+      local about = jobs.parse(job).about
       local offset = job.offset or queue.jobs.source and call('ZSCORE', queue.key_of('offsets'), job.id) or about[JOB_OFFSET]
       found[#found + 1] = {
-        job.id, job_ids.word_of(last), offset and string.format('%.0f', offset) or '', string.match(about[JOB_OWNER], '^ (.*)$') or '',
+        job.id, last_id(job), offset and string.format('%.0f', offset) or '', string.match(about[JOB_OWNER], '^ (.*)$') or '',
         ends[i] < math.huge and math.max(0, ends[i] - the_call.clock()) or -1, about[JOB_RESERVES],
       }
     end
+  end
+  return found
+end
+
+-- Tell which jobs clients of this server have reserved until their connections end.
+--
+-- Takes    a cursor, '0' at first
+-- Returns  the next cursor, '0' at the end; and for each reservation the first and the last id, the number of reserves, and
+--          the owner
+function job_verbs.reserved(words)
+  local next_cursor, places = unpack(call('ZSCAN', queue.key_of('reserved'), words[1], 'COUNT', jobs.portion(jobs.AT_ONCE)))
+  local ids, found = {}, { next_cursor }
+  for i = 1, #places, 2 do ids[#ids + 1] = places[i] end
+  for _, job in ipairs(jobs.read(ids, true)) do
+    local about = job and jobs.parse(job).about
+    local owner = job and job_gets.client_of(about[JOB_OWNER])
+    if owner then found[#found + 1] = { job.id, last_id(job), about[JOB_RESERVES], owner } end
   end
   return found
 end

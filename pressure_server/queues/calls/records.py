@@ -165,6 +165,7 @@ class Records:
 
         If it lacks any, it may also have records that were dropped. If messages in one had gone back, all go
         back again, before a call that is sent again drops the record; otherwise the record is dropped again.
+        Reservations that clients had ended are given up.
         """
         fields = set(filter(bytes.isdigit, await channel.command(b"HKEYS", self.key)))
         last = await channel.command(b"HGET", self.key, b"last")
@@ -180,6 +181,7 @@ class Records:
         self._answered.clear()
         if lost:
             self._courier.statistics.lost += lost
+            self._shard.revived.search()
             logger.warning(
                 "%s lacks the last %s that it had answered: what was put and taken there is as before; "
                 "see the page High availability of the documentation",

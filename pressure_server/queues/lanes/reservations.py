@@ -6,7 +6,7 @@ server dies, another one gives up its reservations (recovery.lua).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pressure_server.errors import BackendError
@@ -44,6 +44,12 @@ class Reservations:
     def deliver(self, operations: Iterable[Operation]) -> None:
         """Note that these operations have reserved jobs: to put these back gives them up."""
         self._delivery.add([operation for operation in operations if operation.deliveries is None])
+
+    def undelivered(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield the jobs on their way to clients: the queue, the id, and how often it has been reserved."""
+        for operation in self._delivery.undelivered:
+            for job in map(ReservedJob.of, operation.results):
+                yield operation.name, job.id, job.reserves
 
     def _put_back(self, taken: Operation) -> None:
         del self._delivery.undelivered[taken]

@@ -130,6 +130,7 @@ PEEK: Final = Verb(
     changes=False, line=Line.CONSUMERS, wakes=(Line.PRODUCERS,),
 )  # fmt: skip
 PENDING: Final = _asking(b"pending", runs.pack_arguments, folds=False)
+RESERVED: Final = _asking(b"reserved", runs.pack_arguments, folds=False)
 PEEK_JOB: Final = _asking(b"peek_job", runs.pack_arguments, folds=False)
 JOB_INFO: Final = _asking(b"job_info", runs.pack_arguments, folds=False)
 
