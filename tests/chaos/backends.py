@@ -1,7 +1,7 @@
 """The backends of a stand: one Valkey or Redis whose files are the evidence, or nodes that fail over."""
 
 import asyncio
-import shutil
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -12,8 +12,7 @@ import redis
 from tests.support.cluster import Cluster
 from tests.support.network import Machine, Network
 from tests.support.nodes import LOCAL, Engine, Node
-from tests.support.power import PoweredValkey
-from tests.support.programs import Client
+from tests.support.programs import Client, Valkey
 from tests.support.sentinel import NAME, SentinelSet
 from tests.support.sharded import PLACEMENT, PREFIX, url_of
 
@@ -47,20 +46,38 @@ class Backend(ABC):
 class SingleBackend(Backend):
     """One process. Its append-only file is evidence of every message."""
 
-    def __init__(self, folder: Path, _stack: AsyncExitStack, durability: str = "none") -> None:
-        self.valkey: PoweredValkey
+    def __init__(
+        self,
+        folder: Path,
+        _stack: AsyncExitStack,
+        engine: Engine = Engine.REDIS,
+        durability: str = "none",
+        appendfsync: str = "always",
+    ) -> None:
+        self.valkey: Valkey
+        self._engine = engine
         self._durability = durability
+        self._appendfsync = appendfsync
         self._folder = folder
 
     async def start(self, stack: AsyncExitStack) -> None:
         """See Backend."""
         self._folder.mkdir(parents=True)
         self.valkey = await asyncio.to_thread(
-            PoweredValkey, self._folder, "--appendonly", "yes", "--appendfsync", "always",
+            Valkey, self._folder, "--appendonly", "yes", "--appendfsync", self._appendfsync,
             "--auto-aof-rewrite-percentage", "0",
-            binary=shutil.which("redis-server"),
+            binary=self._engine.program(), loses_power=True,
         )  # fmt: skip
         stack.callback(self.valkey.stop)
+        self._set_sync("always")
+
+    def begin_to_lose(self) -> None:
+        """Let power cuts lose what `appendfsync` allows. Until now they lose nothing."""
+        self._set_sync(self._appendfsync)
+
+    def _set_sync(self, appendfsync: str) -> None:
+        with self.valkey.client() as client:
+            client.config_set("appendfsync", appendfsync)
 
     def server_options(self, relay_port: int) -> list[str]:
         """See Backend."""
@@ -89,13 +106,21 @@ class FailoverBackend(Backend):
     async def wait_until_healed(self) -> None:
         """Return when all nodes agree, and all replicas are connected."""
 
+    @abstractmethod
+    async def replica(self, chance: random.Random) -> Node:
+        """Return some replica."""
+
+    @abstractmethod
+    async def cut_a_master(self, chance: random.Random) -> Node:
+        """Cut the power of a master. Return it when another node has taken its place."""
+
 
 class ClusterBackend(FailoverBackend):
     """A cluster of masters with a replica each."""
 
     prefixes = tuple(f"{prefix.decode()}:" for prefix in PLACEMENT.prefixes)
 
-    def __init__(self, engine: Engine, folder: Path, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, stack: AsyncExitStack, engine: Engine = Engine.REDIS) -> None:
         self.network = stack.enter_context(Network())
         self.cluster = Cluster(
             folder,
@@ -106,6 +131,7 @@ class ClusterBackend(FailoverBackend):
             node_timeout=NODE_TIMEOUT,
             full_coverage=False,
             network=self.network,
+            loses_power=True,
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -128,14 +154,30 @@ class ClusterBackend(FailoverBackend):
     async def wait_until_healed(self) -> None:
         """See FailoverBackend."""
         await self.cluster.wait_until_agreed()
+        for replica in await self.cluster.replicas():
+            await self.cluster.wait_until_connected(replica)
+
+    async def replica(self, chance: random.Random) -> Node:
+        """See FailoverBackend."""
+        return chance.choice(await self.cluster.replicas())
+
+    async def cut_a_master(self, chance: random.Random) -> Node:
+        """See FailoverBackend."""
+        master = chance.choice(await self.cluster.masters())
+        slots = await self.cluster.slots_of(master)
+        master.cut_power(chance)
+        await self.cluster.wait_for_new_master(slots[0], master)
+        return master
 
 
 class SentinelBackend(FailoverBackend):
     """A master with a replica, and Sentinels."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, stack: AsyncExitStack, engine: Engine = Engine.REDIS) -> None:
         self.network = stack.enter_context(Network())
-        self.nodes = SentinelSet(folder, network=self.network)
+        self.nodes = SentinelSet(
+            folder, "--appendonly", "yes", engine=engine, network=self.network, loses_power=True
+        )
 
     async def start(self, stack: AsyncExitStack) -> None:
         """See Backend."""
@@ -157,6 +199,18 @@ class SentinelBackend(FailoverBackend):
     async def wait_until_healed(self) -> None:
         """See FailoverBackend."""
         await self.nodes.wait_until_settled()
+
+    async def replica(self, chance: random.Random) -> Node:
+        """See FailoverBackend."""
+        master = await self.nodes.master()
+        return chance.choice([node for node in self.nodes.nodes if node is not master])
+
+    async def cut_a_master(self, chance: random.Random) -> Node:
+        """See FailoverBackend."""
+        master = await self.nodes.master()
+        master.cut_power(chance)
+        await self.nodes.wait_for_new_master(master)
+        return master
 
 
 def masters_among(nodes: Sequence[Node]) -> list[Client]:

@@ -1,16 +1,17 @@
 """Causes: finds the fault that explains a duplicate, from its receipts and the faults of the run."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
-from tests.chaos.plan import LOSSY, MASTER_KILLED, PARTITION, Kind, Target
+from tests.chaos.plan import LONG_POWER_CUT, LOSSY, MASTER_CUT, PARTITION, POWER_CUT, Kind, Target
 from tests.support.ledger import Doubled, Event
 
 # Seconds within which a delivery is acknowledged if the backend can be reached, and for which a repaired
 # process still has an effect.
 _DELAY = 2.0
 # They last long enough for the heartbeats of any proxy to be missed, and a failover may undo them.
-_SILENCING = (PARTITION, LOSSY, MASTER_KILLED)
+_SILENCING = (PARTITION, LOSSY, MASTER_CUT)
 
 
 class Incident(NamedTuple):
@@ -22,11 +23,14 @@ class Incident(NamedTuple):
     ended: float
 
 
-def cause(duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: float) -> Incident | None:
+def cause(
+    duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: float, may_lose: float = 0.0
+) -> Incident | None:
     """Return the broken process that explains the duplicate, or None.
 
     If a proxy dies or is taken for dead, the messages that it delivered and did not acknowledge are put back.
     A proxy that was taken for dead may also go on and deliver messages that others have delivered meanwhile.
+    A power cut may lose the acknowledgements of the `may_lose` seconds before it.
     """
     first, last = duplicate.receipts[0], duplicate.receipts[-1]
     proxies = {receipt.proxy for receipt in duplicate.receipts}
@@ -35,12 +39,18 @@ def cause(duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: floa
         for incident in incidents
         if incident.kind.breaks_a_process
         and (not incident.proxy or incident.proxy in proxies)
-        and _earliest_delivery(incident, incidents) <= first.when
+        and _earliest_delivery(incident, incidents) - may_lose <= first.when
         and first.when <= incident.ended + _DELAY + 2 * proxy_timeout
         and incident.began <= last.when
     ]
     # A proxy rather than the backend, then the latest.
     return max(candidates, key=lambda found: (found.kind.target is Target.PROXY, found.began), default=None)
+
+
+def seconds_before_cut(acknowledged: float, incidents: Sequence[Incident]) -> float:
+    """Return how long before the next power cut a message was acknowledged; inf if none followed."""
+    cuts = [one for one in incidents if one.kind in (POWER_CUT, LONG_POWER_CUT)]
+    return min((max(0.0, one.began - acknowledged) for one in cuts if acknowledged <= one.ended), default=inf)
 
 
 def cause_of_refusal(reserved: Event, refused: Event, incidents: Sequence[Incident]) -> Incident | None:

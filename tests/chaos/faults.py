@@ -34,7 +34,6 @@ from tests.support.faults import (
 )
 from tests.support.network import Cuts
 from tests.support.nodes import Engine
-from tests.support.power import PoweredValkey
 from tests.support.programs import Client, Valkey
 from tests.support.relay import Relay
 from tests.support.sharded import PLACEMENT
@@ -150,6 +149,18 @@ class Faults:
         backend = self._stand.backend
         assert isinstance(backend, ClusterBackend)
         await _CLUSTER_FAULTS[fault.kind](backend.cluster, fault.seconds, chance)
+
+    async def _cut_node(self, fault: Fault, chance: random.Random) -> None:
+        """Cut the power of a node. A master starts as a replica, after another one has taken its place."""
+        backend = self._failover_backend
+        if fault.kind is plan.MASTER_CUT:
+            node = await backend.cut_a_master(chance)
+        else:
+            node = await backend.replica(chance)
+            node.cut_power(chance)
+        await self._last(fault)
+        await node.start()
+        await backend.wait_until_healed()
 
     async def _partition(self, fault: Fault, chance: random.Random) -> None:
         cuts = self._some_cuts(chance)
@@ -342,26 +353,12 @@ async def _move_slot(cluster: Cluster, seconds: float, chance: random.Random) ->
 
 async def _fail_over(cluster: Cluster, _seconds: float, chance: random.Random) -> None:
     """Let a replica take the place of a master that is well. A master that has died may have none yet."""
-    replicas = [one for master in await cluster.masters() for one in await cluster.replicas_of(master)]
-    await cluster.fail_over(chance.choice(replicas))
-
-
-async def _kill_master(cluster: Cluster, seconds: float, chance: random.Random) -> None:
-    """Kill a master, and start it as a replica after another one has taken its place."""
-    master = chance.choice(await cluster.masters())
-    slots = await cluster.slots_of(master)
-    master.kill()
-    await cluster.wait_for_new_master(slots[0], master)
-    await asyncio.sleep(seconds)
-    await master.start()
-    await cluster.wait_until_connected(master)
-    await cluster.wait_until_agreed()
+    await cluster.fail_over(chance.choice(await cluster.replicas()))
 
 
 _CLUSTER_FAULTS: dict[Kind, Callable[[Cluster, float, random.Random], Awaitable[None]]] = {
     plan.SLOT_MOVED: _move_slot,
     plan.FAILED_OVER: _fail_over,
-    plan.MASTER_KILLED: _kill_master,
 }
 
 # The beginnings of garbage.
@@ -406,7 +403,6 @@ _LINE_FAULTS: dict[Kind, Callable[[Relay, random.Random], None]] = {
 @contextmanager
 def _without_power(valkey: Valkey) -> Iterator[None]:
     """Cut the power of the backend, and start it again at the end of the block."""
-    assert isinstance(valkey, PoweredValkey)
     valkey.cut_power(random.Random())
     try:
         yield
@@ -428,6 +424,7 @@ _ACTIONS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] 
     **dict.fromkeys((plan.PROXY_STOPPED, plan.PROXY_ZOMBIE), Faults._stop_proxy),
     **dict.fromkeys(_BACKEND_FAULTS, Faults._break_backend),
     **dict.fromkeys(_CLUSTER_FAULTS, Faults._break_cluster),
+    **dict.fromkeys((plan.MASTER_CUT, plan.REPLICA_CUT), Faults._cut_node),
     plan.PARTITION: Faults._partition,
     plan.LOSSY: Faults._lose_packets,
     plan.SHARDS_LOST: Faults._lose_shards,

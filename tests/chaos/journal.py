@@ -31,6 +31,8 @@ class Journal:
         self.resends: Counter[str] = Counter()
         # Events that must not happen whatever breaks.
         self.complaints: list[str] = []
+        # Replies that contradict earlier ones. They must not be unless changes may be lost.
+        self.contradictions: list[str] = []
 
     def note_error(self, reply: Exception) -> None:
         """Count an error reply."""
@@ -43,3 +45,7 @@ class Journal:
     def complain(self, text: str) -> None:
         """Note an event that must not happen."""
         self.complaints.append(text)
+
+    def contradict(self, text: str) -> None:
+        """Note a reply that contradicts earlier ones."""
+        self.contradictions.append(text)

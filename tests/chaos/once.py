@@ -194,7 +194,7 @@ class OnceProducer:
     async def _check_outcome(self, put: Put) -> None:
         outcome = await self._outcome(put)
         if outcome and not self._is_outcome(put, outcome):
-            self.journal.complain(
+            self.journal.contradict(
                 f"the outcome of the answered put {put.id} into {put.queue} ({put.verb} of {len(put.names)}, "
                 f"the first {put.names[0].decode()}, answer {put.answer!r}) is {outcome!r}"
             )
@@ -209,7 +209,7 @@ class OnceProducer:
         reply = put.reply_in(replies)
         self.journal.resends["after the reply"] += 1
         if reply is not None and not isinstance(reply, Exception) and reply != put.answer:
-            self.journal.complain(
+            self.journal.contradict(
                 f"{caller.name}: {put.verb} with id {put.id} returned {put.answer!r}, and then {reply!r}"
             )
 

@@ -68,7 +68,8 @@ CLIENTS_SLOW = Kind("client line slow", Target.CLIENT_LINE, 0.5, 2.0)
 CLIENTS_REFUSED = Kind("client line refused", Target.CLIENT_LINE, 0.2, 1.0)
 SLOT_MOVED = Kind("slot moved", Target.BACKEND, 0.0, 0.5)
 FAILED_OVER = Kind("failover asked for", Target.BACKEND, 0.0, 0.0)
-MASTER_KILLED = Kind("master killed", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
+MASTER_CUT = Kind("master's power cut", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
+REPLICA_CUT = Kind("replica's power cut", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
 SHARDS_LOST = Kind("master and replica killed", Target.BACKEND, 0.0, 0.0, breaks_a_process=True)
 PARTITION = Kind("network partition", Target.BACKEND, 0.5, 5.0, breaks_a_process=True)
 LOSSY = Kind("network lossy", Target.BACKEND, 1.0, 5.0, breaks_a_process=True)
@@ -87,17 +88,19 @@ KINDS = (
 KINDS_OF_WORKERS = (WORKER_KILLED, WORKER_KILLED, WORKER_STOPPED, WORKER_HANGS)
 # The kinds for a cluster. Each stands here as often as it comes before all kinds come again.
 KINDS_OF_CLUSTER = (
-    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, *[PARTITION] * 4, *[LOSSY] * 2, MASTER_KILLED,
+    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, *[PARTITION] * 4, *[LOSSY] * 2, MASTER_CUT, REPLICA_CUT,
     PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
 )  # fmt: skip
 # The same with Sentinel.
-KINDS_OF_SENTINEL = (*[PARTITION] * 3, LOSSY, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT)
+KINDS_OF_SENTINEL = (
+    *[PARTITION] * 3, LOSSY, MASTER_CUT, REPLICA_CUT, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
+)  # fmt: skip
 
 # What a run may be confined to.
 ONLY: Mapping[str, Callable[[Kind], bool]] = {
     "connections": lambda kind: not kind.breaks_a_process,
     "hang-ups": lambda kind: kind is CLIENTS_HANG_UP,
-    "power-cuts": lambda kind: kind in {POWER_CUT, LONG_POWER_CUT},
+    "power-cuts": lambda kind: kind in {POWER_CUT, LONG_POWER_CUT, MASTER_CUT, REPLICA_CUT},
     "partitions": lambda kind: kind in {PARTITION, LOSSY},
 }
 

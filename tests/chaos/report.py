@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 
-from tests.chaos.causes import Incident, cause, cause_of_refusal, near
+from tests.chaos.causes import Incident, cause, cause_of_refusal, near, seconds_before_cut
 from tests.chaos.evidence import follow
 from tests.chaos.ledger import Refusal
 from tests.chaos.reached import expected
@@ -19,15 +20,21 @@ def failures(outcome: Outcome, *, all_reached: bool = False) -> list[str]:
     """Return why the run has failed; nothing if it has not. With `all_reached`, no rare state may be 0."""
     ledgers, logs, wanted = outcome.ledgers, outcome.logs.values(), outcome.settings
     unexplained = [duplicate for duplicate, incident in explain(outcome) if incident is None]
-    found = [
-        (sum(len(ledger.lost()) for ledger in ledgers), "messages lost"),
-        (sum(len(ledger.strange) for ledger in ledgers), "strange messages"),
-        (len(unexplained), "duplicates without a cause"),
+    # Changes that are lost are made again: with the same ids, offsets and numbers.
+    contradictions = [
         (len(wrong_ids(outcome)), "wrong ids of jobs"),
         (sum(len(log.wrong_offsets) for log in logs), "wrong offsets"),
         (sum(len(log.repeated_deliveries) for log in logs), "deliveries with the number of another"),
         (sum(len(log.disordered) for log in logs), "first deliveries out of order"),
         (len(unexplained_refusals(outcome)), "reservations that ended early without a cause"),
+        (len(outcome.journal.contradictions), "contradictions"),
+    ]
+    lost, may_be_lost = lost_messages(outcome)
+    found = [
+        (len(lost) - len(may_be_lost), "messages lost"),
+        (sum(len(ledger.strange) for ledger in ledgers), "strange messages"),
+        (len(unexplained), "duplicates without a cause"),
+        *(() if wanted.may_lose else contradictions),
         (len(outcome.journal.complaints), "complaints"),
         (len(outcome.left), "queues that were not drained"),
         (wanted.messages - outcome.acknowledged, "messages fewer than asked for"),
@@ -42,13 +49,28 @@ def missing(outcome: Outcome) -> list[str]:
     return [state for state in expected(outcome.settings.backend) if not outcome.reached[state]]
 
 
+def lost_messages(outcome: Outcome) -> tuple[list[Lost], list[float]]:
+    """Return the lost messages.
+
+    Of those that a power cut may lose, return also how many seconds before it they were acknowledged.
+    """
+    lost = [one for ledger in outcome.ledgers for one in ledger.lost()]
+    seconds = [seconds_before_cut(one.acknowledged, outcome.incidents) for one in lost]
+    return lost, [one for one in seconds if one < inf and one <= outcome.settings.may_lose]
+
+
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
-    """Return each duplicate with its cause, or None. A job that workers have ended twice has none."""
-    timeout = outcome.settings.timeouts.proxy
+    """Return each duplicate with its cause, or None. A job that workers have ended twice has none.
+
+    Power cuts that may lose changes are a cause of that, too.
+    """
+    timeout, may_lose = outcome.settings.timeouts.proxy, outcome.settings.may_lose
     return [
         (
             duplicate,
-            None if ledger.ends[duplicate.message] > 1 else cause(duplicate, outcome.incidents, timeout),
+            None
+            if ledger.ends[duplicate.message] > 1 and not may_lose
+            else cause(duplicate, outcome.incidents, timeout, may_lose),
         )
         for ledger in outcome.ledgers
         for duplicate in ledger.doubled()
@@ -84,7 +106,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines of the report."""
     ledgers, journal = outcome.ledgers, outcome.journal
     duplicates = explain(outcome)
-    lost = [one for ledger in ledgers for one in ledger.lost()]
+    lost, may_be_lost = lost_messages(outcome)
     rate = outcome.acknowledged / outcome.seconds if outcome.seconds else 0.0
     pause = journal.longest_pause
     queues = (outcome.ledger, outcome.once)
@@ -97,6 +119,11 @@ def lines(outcome: Outcome) -> Iterator[str]:
     causes = (incident.kind.name if incident else "without a cause" for _, incident in duplicates)
     yield from _counts("duplicated", causes)
     yield from _counts("lost", (one.sent.queue for one in lost))
+    if may_be_lost:
+        yield (
+            f"may be lost     {len(may_be_lost)}: acknowledged at most {max(may_be_lost):.2f} s before a "
+            "power cut"
+        )
     yield f"put as jobs     {sum(ledger.jobs for ledger in queues)}"
     yield f"put with an id  {outcome.once.acknowledged}, and {outcome.in_logs} into logs"
     yield from _counts("sent again", journal.resends.elements())
@@ -164,6 +191,7 @@ def _details(
         "reservations that ended early without a cause", [_refusal(one, outcome, steps) for one in refusals]
     )
     yield from _examples("complaints", outcome.journal.complaints)
+    yield from _examples("contradictions", outcome.journal.contradictions)
     yield from _examples("not drained", [f"{queue}: {length}" for queue, length in outcome.left.items()])
 
 

@@ -46,7 +46,7 @@ class _Ring:
             self.journal.complain(f"{by} got {data[:60]!r} from the ring, which nobody put")
             return
         if self.offsets.setdefault(name, offset) != offset or self.names.setdefault(offset, name) != name:
-            self.journal.complain(
+            self.journal.contradict(
                 f"{by} found {name!r} at {offset}: {self.offsets[name]}, {self.names[offset]!r}"
             )
 

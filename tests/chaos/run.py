@@ -126,6 +126,8 @@ class Settings:
     workers: int = 1
     # A kind of fault that lasts until the messages have been put.
     stays: Kind | None = None
+    # How many seconds of acknowledged changes a power cut may lose.
+    may_lose: float = 0.0
 
 
 @dataclass
@@ -321,6 +323,8 @@ class _Work:
         for queue in closed:
             await caller.ask(("PRESSURE.CLOSE", queue))
         caller.close()
+        if isinstance(self._stand.backend, SingleBackend):
+            await asyncio.to_thread(self._stand.backend.begin_to_lose)
 
     def _sender(self, caller: Caller) -> Sender:
         return Sender(self._maker.made, caller, self._ledger, self._journal)
@@ -458,7 +462,7 @@ class _Work:
                 f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
             )
         if expected is not None and produced != expected:
-            self._journal.complain(
+            self._journal.contradict(
                 f"{queue}: {expected} messages were acknowledged; its statistics count {produced} produced"
             )
 
@@ -469,7 +473,7 @@ class _Work:
             about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
             unfinished = [about[name] for name in (b"lag", b"pending", b"buried", b"missed")]
             if about[b"offset"] != log.acknowledged or any(unfinished):
-                self._journal.complain(
+                self._journal.contradict(
                     f"{log.acknowledged} messages were put into {log.name}, and groups are empty: {about}"
                 )
 

@@ -1,9 +1,10 @@
 """Short chaos runs, and the ledger, the causes and the report that judge a run."""
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,13 @@ import pytest
 from tests.chaos import hang_ups, plan, report
 from tests.chaos.backends import ClusterBackend, SentinelBackend
 from tests.chaos.beanstalk import BeanstalkError, Job, JobReader
-from tests.chaos.causes import Incident, cause
+from tests.chaos.causes import Incident, cause, seconds_before_cut
 from tests.chaos.evidence import follow
 from tests.chaos.ledger import NamedLedger, Refusal
 from tests.chaos.messages import flags_of, make_name, message, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.run import Outcome, Settings, run
 from tests.support.ledger import Doubled, Event, Strange
-from tests.support.nodes import Engine
 from tests.support.replies import Item, MemcachedError, MemcachedReader
 from tests.support.waiters import packed
 
@@ -179,6 +179,18 @@ def test_only_its_broken_proxy_or_network_explains_a_reservation_that_ended_earl
     assert report.failures(outcome) == expected
 
 
+def test_only_changes_of_the_last_seconds_before_a_power_cut_may_be_lost(tmp_path: Path) -> None:
+    outcome = Outcome(replace(settings(tmp_path, [], messages=3), may_lose=2.0))
+    cut = Incident(plan.POWER_CUT, "", 5.0, 6.0)
+    assert [seconds_before_cut(when, [cut]) for when in (1.0, 5.5, 6.5)] == [4.0, 0.0, math.inf]
+    outcome.ledger.put([FIRST, SECOND, THIRD], SENT)
+    now = time.monotonic()
+    for began, may_be_lost in ((now - 5, 0), (now + 1, 3), (now + 3, 0)):
+        outcome.incidents[:] = [Incident(plan.POWER_CUT, "", began, began + 1)]
+        assert report.failures(outcome) == ([] if may_be_lost else ["3 messages lost"])
+        assert len(report.lost_messages(outcome)[1]) == may_be_lost
+
+
 def test_a_job_with_two_ids_and_an_id_with_two_jobs_are_wrong() -> None:
     ledger = NamedLedger()
     ledger.identify(FIRST, 1, is_kept=True)
@@ -302,7 +314,7 @@ def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> Non
     faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     timeouts = TIMEOUTS._replace(grace=20.0)
     wanted = settings(tmp_path, faults, messages=2000)
-    backend = partial(ClusterBackend, Engine.REDIS)
+    backend = ClusterBackend
     outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=backend))
     assert report.failures(outcome) == []
 

@@ -70,10 +70,12 @@ class Cluster(NodeSet[ClusterNode]):
         node_timeout: float = 1.0,
         full_coverage: bool = True,
         network: Network | None = None,
+        loses_power: bool = False,
     ) -> None:
         """Prepare, but start nothing. `options` are for all nodes.
 
-        `full_coverage` is cluster-require-full-coverage. With a network, nodes can be cut off.
+        `full_coverage` is cluster-require-full-coverage. With a network, nodes can be cut off; with
+        `loses_power`, their power can be cut.
         """
         super().__init__(network)
         self.engine = engine
@@ -93,9 +95,13 @@ class Cluster(NodeSet[ClusterNode]):
         ]  # fmt: skip
         for number in range(count):
             own = ["--cluster-port", str(self._bus[number])]
-            home, machine = folder / f"node-{number}", self._machine()
             node = ClusterNode(
-                home, clients[number], [*common, *own, *options], engine=engine, machine=machine
+                folder / f"node-{number}",
+                clients[number],
+                [*common, *own, *options],
+                engine=engine,
+                machine=self._machine(),
+                loses_power=loses_power,
             )
             node.number = number
             self.nodes.append(node)
@@ -127,6 +133,10 @@ class Cluster(NodeSet[ClusterNode]):
             lambda: self._masters_told_by(self.nodes), "the nodes to agree"
         )
         return found
+
+    async def replicas(self) -> list[ClusterNode]:
+        """Return the replicas of all masters."""
+        return [one for master in await self.masters() for one in await self.replicas_of(master)]
 
     async def replicas_of(self, master: ClusterNode) -> list[ClusterNode]:
         """Return the replicas of a master, as it knows them."""

@@ -3,6 +3,7 @@
 Each message is sent once.
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,10 +21,11 @@ class Event(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A message that was acknowledged and never received."""
+    """A message that was acknowledged, at this time in seconds, and never received."""
 
     message: bytes
     sent: Event
+    acknowledged: float
 
 
 class Doubled(NamedTuple):
@@ -60,7 +62,8 @@ class Ledger:
         self.disordered: list[Disordered] = []
         # With the positions in which they were sent.
         self._sent: dict[bytes, tuple[int, Event]] = {}
-        self._acknowledged: set[bytes] = set()
+        # With the times.
+        self._acknowledged: dict[bytes, float] = {}
         self._doubtful: set[bytes] = set()
         self._first: dict[bytes, Event] = {}
         self._further: dict[bytes, list[Event]] = {}
@@ -77,7 +80,7 @@ class Ledger:
         """Note messages whose put was replied to."""
         for message in messages:
             assert message in self._sent, f"acknowledged and never sent: {message!r}"
-            self._acknowledged.add(message)
+            self._acknowledged.setdefault(message, time.monotonic())
 
     def put(self, messages: Iterable[bytes], event: Event | None = None) -> None:
         """Note messages that were sent and acknowledged."""
@@ -147,12 +150,16 @@ class Ledger:
     @property
     def unsure_received(self) -> int:
         """The number of unsure messages that were received."""
-        return len(self._first.keys() - self._acknowledged)
+        return len(self._first.keys() - self._acknowledged.keys())
 
     def lost(self) -> list[Lost]:
         """Return the messages acknowledged and not received, in the order of sending."""
-        missing = self._acknowledged - self._first.keys() - self._doubtful
-        return [Lost(message, sent) for message, (_, sent) in self._sent.items() if message in missing]
+        missing = self._acknowledged.keys() - self._first.keys() - self._doubtful
+        return [
+            Lost(message, sent, self._acknowledged[message])
+            for message, (_, sent) in self._sent.items()
+            if message in missing
+        ]
 
     def doubled(self) -> list[Doubled]:
         """Return the messages received more than once, in the order of their second receipts."""

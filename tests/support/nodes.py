@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 
 from pressure_server.backend import valkey_program
 from tests.support.network import Machine, Network
+from tests.support.power import Disk
 from tests.support.programs import TIMEOUT, Program
 from tests.support.requirements import need
 
@@ -116,12 +117,17 @@ class Node(Program):
         login: Login | None = None,
         tls: Tls | None = None,
         machine: Machine | None = None,
+        loses_power: bool = False,
     ) -> None:
-        """`options` come after those for the port and the log; `login` is the one that `client` uses."""
+        """`options` come after those for the port and the log; `login` is the one that `client` uses.
+
+        With `loses_power`, its power can be cut.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = port
         self.log_file = folder / "log"
+        self.disk = Disk(folder, self.log_file.name) if loses_power else None
         self.login = login
         self.tls = tls
         self.machine = machine

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.network import Network
-from tests.support.nodes import LOCAL, Login, Node, NodeSet, Tls, addresses_of, start_all, wait_until
+from tests.support.nodes import LOCAL, Engine, Login, Node, NodeSet, Tls, addresses_of, start_all, wait_until
 from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT
 
@@ -28,13 +28,18 @@ class SentinelSet(NodeSet[Node]):
     def __init__(
         self,
         folder: Path,
-        *,
+        *options: str,
+        engine: Engine = Engine.REDIS,
         login: Login | None = None,
         sentinel_login: Login | None = None,
         tls: Tls | None = None,
         network: Network | None = None,
+        loses_power: bool = False,
     ) -> None:
-        """Prepare, but start nothing. With a network, nodes and Sentinels can be cut off."""
+        """Prepare, but start nothing. `options` are for the master and the replica.
+
+        With a network, nodes and Sentinels can be cut off; with `loses_power`, the power of nodes can be cut.
+        """
         super().__init__(network)
         ports = free_ports(5)
         node_ports, sentinel_ports = ports[:2], ports[2:]
@@ -50,9 +55,19 @@ class SentinelSet(NodeSet[Node]):
             # Sentinel has a node rewrite this file, and options that are not in it would win over it.
             command = [
                 _written(home / "redis.conf", lines),
-                "--repl-diskless-sync-delay", "0", "--save", "",
+                "--repl-diskless-sync-delay", "0", "--save", "", *options,
             ]  # fmt: skip
-            self.nodes.append(Node(home, port, command, login=login, tls=tls, machine=machines[number]))
+            node = Node(
+                home,
+                port,
+                command,
+                engine=engine,
+                login=login,
+                tls=tls,
+                machine=machines[number],
+                loses_power=loses_power,
+            )
+            self.nodes.append(node)
         identities = [secrets.token_hex(20) for _ in sentinel_ports]
         self.sentinels: list[Node] = []
         for number, port in enumerate(sentinel_ports):
@@ -74,7 +89,10 @@ class SentinelSet(NodeSet[Node]):
             home = folder / f"sentinel-{number}"
             command = [_written(home / "sentinel.conf", lines), "--sentinel"]
             machine = machines[2 + number]
-            self.sentinels.append(Node(home, port, command, login=sentinel_login, tls=tls, machine=machine))
+            sentinel = Node(
+                home, port, command, engine=engine, login=sentinel_login, tls=tls, machine=machine
+            )
+            self.sentinels.append(sentinel)
 
     @property
     def addresses(self) -> str:
