@@ -142,6 +142,18 @@ function life.create_for_put()
   return { err = 'ERR the backend has not accepted the heartbeat of the server, which has the settings of new queues' }
 end
 
+-- Return whether the settings say for how much a queue has room, and what happens when it is full.
+local function has_room(some)
+  return (some.bound or '0') ~= '0' or (some.overflow or '') ~= '' or (some.max_bytes or '') ~= ''
+end
+
+-- Settings that mean nothing without another one, and what a queue without that one lacks.
+local NEEDS = {
+  dead_letter = { 'max_deliveries', 'MAX-DELIVERIES: DEAD-LETTER needs it' },
+  retry_delay_max = { 'retry_delay', 'RETRY-DELAY: RETRY-DELAY-MAX needs it' },
+  ack_ttr = { 'ack', 'ACK NEXT: ACK-TTR needs it' },
+}
+
 -- Change settings, each a name and a value: those of `create`, but the type; '' for none. Return 1, or an error. A
 -- queue that a put created stays from now on, like one that a client created, except with a setting 'implicit'.
 function life.alter(...)
@@ -149,17 +161,22 @@ function life.alter(...)
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
   local settings = queue.base .. ':ext:settings'
   local needs_jobs = new.max_deliveries or new.dead_letter
-  if new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
-    or call('HGET', settings, 'max_deliveries') or nil) then
-    return { err = 'TYPE no-max-deliveries' }
+  for name, needed in pairs(NEEDS) do
+    local setting, why = unpack(needed)
+    local has_none = (new[setting] or call('HGET', settings, setting) or '') == ''
+    if has_none and (new[name] or '') ~= '' then return { err = 'TYPE lacks ' .. why } end
+    if new[setting] == '' then new[name] = '' end
+  end
+  local has_no_limit = (tonumber(new.bound) or queue.bound) == 0 and (new.max_bytes or call('HGET', settings, 'max_bytes') or '') == ''
+  if has_no_limit and new.overflow == 'overwrite' then
+    return { err = 'TYPE lacks BOUND or MAX-BYTES: OVERFLOW OVERWRITE needs one' }
   end
   local has_limit = (new.max_deliveries or new.dead_letter or '') ~= '' or has_policy(new)
   local keeps = (new.ack or '') ~= ''
   local refusal = (has_limit or keeps and queue.kind.become_jobs) and jobs.convert()
     or keeps and queue.kind.has_groups and { err = 'TYPE no-reservations' }
-    or has_policy(new) and queue.jobs.source and { err = 'TYPE is-group-no-policy' }
+    or (has_policy(new) or has_room(new)) and queue.jobs and queue.jobs.source and { err = 'TYPE is-group-no-policy' }
   if refusal then return refusal end
-  if new.max_deliveries == '' then new.dead_letter = '' end
   if needs_jobs then -- note_due writes both anew, for dead letters and groups (job_times.lua)
     call('DEL', queue.base .. ':ext:due')
     call('ZREM', the_call.own_key('due'), queue.base)
