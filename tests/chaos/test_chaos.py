@@ -5,12 +5,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import hang_ups, plan, report
-from tests.chaos.backends import ClusterBackend, SentinelBackend
+from tests.chaos.backends import ClusterBackend, SentinelBackend, SingleBackend
 from tests.chaos.beanstalk import BeanstalkError, Job, JobReader
 from tests.chaos.causes import Incident, cause, seconds_before_cut
 from tests.chaos.evidence import follow
@@ -19,6 +20,7 @@ from tests.chaos.messages import flags_of, make_name, message, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.run import Outcome, Settings, run
 from tests.support.ledger import Doubled, Event, Strange
+from tests.support.nodes import Engine
 from tests.support.replies import Item, MemcachedError, MemcachedReader
 from tests.support.waiters import packed
 
@@ -322,12 +324,29 @@ def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> Non
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_no_message_is_lost_when_the_network_breaks_between_nodes_with_sentinel(tmp_path: Path) -> None:
-    faults = plan.make([plan.PARTITION, plan.LOSSY], 4, 2, TIMEOUTS, SEED)
+def test_no_message_is_lost_when_the_network_or_the_power_of_nodes_with_sentinel_breaks(
+    tmp_path: Path,
+) -> None:
+    kinds = [plan.PARTITION, plan.LOSSY, plan.MASTER_CUT, plan.REPLICA_CUT]
+    faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     timeouts = TIMEOUTS._replace(grace=20.0)
     wanted = settings(tmp_path, faults, messages=1000)
     outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=SentinelBackend))
     assert report.failures(outcome) == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_a_power_cut_of_a_backend_that_syncs_each_second_loses_the_last_seconds_at_most(
+    tmp_path: Path,
+) -> None:
+    """Queues are drained all the same: no message stays reserved for a client that had ended it."""
+    faults = [fault(plan.POWER_CUT, seconds=0.2, seed=SEED + number) for number in range(3)]
+    backend = partial(SingleBackend, engine=Engine.VALKEY, appendfsync="everysec")
+    wanted = replace(settings(tmp_path, faults, messages=2000), backend=backend, may_lose=2.0)
+    outcome = outcome_of(wanted)
+    assert report.failures(outcome) == []
+    assert any(ledger.lost() for ledger in outcome.ledgers)
 
 
 @pytest.mark.timeout(600)

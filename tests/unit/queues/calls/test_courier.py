@@ -14,6 +14,7 @@ from pressure_server.lua.layout import HEADER_SIZE, RECOVER
 from pressure_server.lua.scripts import library
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
+from pressure_server.queues.lanes.revived import Revived
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.owners import Answers, WithoutClient
@@ -28,6 +29,16 @@ HEADER = (b"me", b"0", b"block", b"0 0")
 RECORDS = b"records"
 
 
+class FakeRevived(Revived):
+    """A search that is counted."""
+
+    def __init__(self) -> None:
+        self.searches = 0
+
+    def search(self) -> None:
+        self.searches += 1
+
+
 class FakeShard(Shard):
     """A shard that notes what its courier tells."""
 
@@ -35,6 +46,7 @@ class FakeShard(Shard):
         self.prefix = b"p"
         self.answers = Answers()
         self.back: list[bytes] = []
+        self.revived = self.reservations_searched = FakeRevived()
 
     def put_back(self, _operation: Operation) -> None:
         raise AssertionError("nothing was taken")
@@ -150,6 +162,7 @@ def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
     runner.run(harness.courier.records.count_lost(cast(Channel, master)))
     assert master.calls == [[b"1", b"1", RECOVER, b"10", b"1", b"1", RECOVER, b"3"]]
     assert harness.shard.back == [b"p:q0", b"p:q1"]
+    assert harness.shard.reservations_searched.searches == 1
     harness.courier.records.drop()
     (call,) = harness.link.calls
     assert (call.parts, call.dropped) == ([], b"1 2")
@@ -166,6 +179,7 @@ def test_a_backend_that_lacks_no_call_has_put_back_what_went_back(
     master = NewMaster(b"1", b"3", last=1)
     runner.run(harness.courier.records.count_lost(cast(Channel, master)))
     assert master.calls == []
+    assert harness.shard.reservations_searched.searches == 0
     harness.courier.records.drop()
     (call,) = harness.link.calls
     assert call.dropped == b"1 3"
