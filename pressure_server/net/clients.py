@@ -87,9 +87,10 @@ class Clients:
         return b""
 
     def reserved_jobs(self) -> Iterator[tuple[int, bytes, int, int]]:
-        """Yield the jobs that clients have reserved: see ReservedJobs.all."""
+        """Yield the jobs that clients have reserved, as JobsOfClients."""
         for client in self.connected:
-            yield from client.reserved_jobs.all()
+            for database, queue, job, reserves in client.reserved_jobs.all():
+                yield database.database_number, queue, job, reserves
 
     def welcome(self, connection: Connection) -> None:
         """Note that the client of a connection has logged in."""

@@ -191,21 +191,19 @@ class ReservedJobs:
         deadlines += [pop.deadline for pop in (*self._elsewhere, *self.pops)]
         return max(deadlines, default=now) > now
 
-    def all(self) -> Iterator[tuple[int, bytes, int, int]]:
-        """Yield each job: the number of its database, its queue, its id, and how often it was reserved."""
+    def all(self) -> Iterator[tuple[Database, bytes, int, int]]:
+        """Yield each job: its database, its queue, its id, and how often it has been reserved."""
         for job, held in self._jobs.items():
-            yield held.database.database_number, held.queue, job, held.reserves
+            yield held.database, held.queue, job, held.reserves
         for pop in (*self._elsewhere, *self.pops):
             for job, reserves in pop.jobs:
-                yield pop.database.database_number, pop.queue, job, reserves
+                yield pop.database, pop.queue, job, reserves
 
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""
         queues: dict[tuple[Database, bytes], list[tuple[int, int]]] = {}
-        for job, held in self._jobs.items():
-            queues.setdefault((held.database, held.queue), []).append((job, held.reserves))
-        for pop in (*self._elsewhere, *self.pops):
-            queues.setdefault((pop.database, pop.queue), []).extend(pop.jobs)
+        for database, queue, job, reserves in self.all():
+            queues.setdefault((database, queue), []).append((job, reserves))
         self._jobs, self.pops, self.finished_pops = {}, [], 0
         self._elsewhere.clear()
         self._deadlines.clear()

@@ -154,6 +154,18 @@ local NEEDS = {
   ack_ttr = { 'ack', 'ACK NEXT: ACK-TTR needs it' },
 }
 
+-- Take away new settings that need one that is taken away. Return what others need, and the queue lacks, or nil.
+local function complete(new, settings)
+  local function has(name) return (new[name] or call('HGET', settings, name) or '') ~= '' end
+  for name, needed in pairs(NEEDS) do
+    local setting, missing = unpack(needed)
+    if (new[name] or '') ~= '' and not has(setting) then return missing end
+    if new[setting] == '' then new[name] = '' end
+  end
+  local has_no_limit = (tonumber(new.bound) or queue.bound) == 0 and not has('max_bytes')
+  if new.overflow == 'overwrite' and has_no_limit then return 'BOUND or MAX-BYTES: OVERFLOW OVERWRITE needs one' end
+end
+
 -- Change settings, each a name and a value: those of `create`, but the type; '' for none. Return 1, or an error. A
 -- queue that a put created stays from now on, like one that a client created, except with a setting 'implicit'.
 function life.alter(...)
@@ -161,16 +173,8 @@ function life.alter(...)
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
   local settings = queue.base .. ':ext:settings'
   local needs_jobs = new.max_deliveries or new.dead_letter
-  for name, needed in pairs(NEEDS) do
-    local setting, why = unpack(needed)
-    local has_none = (new[setting] or call('HGET', settings, setting) or '') == ''
-    if has_none and (new[name] or '') ~= '' then return { err = 'TYPE lacks ' .. why } end
-    if new[setting] == '' then new[name] = '' end
-  end
-  local has_no_limit = (tonumber(new.bound) or queue.bound) == 0 and (new.max_bytes or call('HGET', settings, 'max_bytes') or '') == ''
-  if has_no_limit and new.overflow == 'overwrite' then
-    return { err = 'TYPE lacks BOUND or MAX-BYTES: OVERFLOW OVERWRITE needs one' }
-  end
+  local missing = complete(new, settings)
+  if missing then return { err = 'TYPE lacks ' .. missing } end
   local has_limit = (new.max_deliveries or new.dead_letter or '') ~= '' or has_policy(new)
   local keeps = (new.ack or '') ~= ''
   local refusal = (has_limit or keeps and queue.kind.become_jobs) and jobs.convert()
