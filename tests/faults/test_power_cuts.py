@@ -111,6 +111,10 @@ def test_a_message_whose_acknowledgement_is_lost_in_a_power_cut_comes_again(
         for queue in ("reserved", "popped", "left", "opened", "tube", "kept"):
             worker("RPUSH", queue, queue)
         jobs = {queue: worker("PRESSURE.RESERVE", queue)[1] for queue in ("reserved", "kept")}
+        worker("PRESSURE.CREATE", "log", "TYPE", "LOG")
+        worker("PRESSURE.GROUP", "CREATE", "log", "g")
+        worker("RPUSH", "log", "a", "b", "c")
+        first, second, third = (job[1] for job in worker("PRESSURE.RESERVE", "log+g", "COUNT", 3))
         worker("LPOP", "popped")
         worker("RPUSH", "unread", _MORE_THAN_BUFFERS_HOLD)
         slow.send("LPOP", "unread")
@@ -122,6 +126,7 @@ def test_a_message_whose_acknowledgement_is_lost_in_a_power_cut_comes_again(
         with backend.client() as direct:
             direct.config_set("appendfsync", "no")
         assert worker("PRESSURE.ACK", "reserved", jobs["reserved"]) == 1
+        assert worker("PRESSURE.ACK", "log+g", first, third) == 2
         assert worker("LPOP", "popped") is None
         leaver.close()
         assert other("BLPOP", "left", 30) == [b"left", b"left"]
@@ -131,12 +136,14 @@ def test_a_message_whose_acknowledgement_is_lost_in_a_power_cut_comes_again(
         backend.start()
         for ended in (b"reserved", b"popped", b"left", b"opened", b"tube"):
             assert other("BLPOP", ended, 30) == [ended, ended]
-        assert [other("LPOP", queue) for queue in ("kept", "unread")] == [None, None]
+        assert [other("BLPOP", "log+g", 30)[1] for _ in range(2)] == [b"a", b"c"]
+        assert worker("PRESSURE.ACK", "log+g", second) == 1
+        assert [other("LPOP", queue) for queue in ("kept", "unread", "log+g")] == [None, None, None]
         assert worker("PRESSURE.ACK", "kept", jobs["kept"]) == 1
         assert slow.reply() == _MORE_THAN_BUFFERS_HOLD
         assert slow("LPOP", "unread") is None
         wait_for(lambda: other("PRESSURE.PENDING", "unread") == [], "the acknowledgement")
-        assert "5 reservations again" in server.log
+        assert "7 reservations again" in server.log
 
 
 def _get(kestrel: Connection, key: bytes) -> None:
