@@ -23,22 +23,25 @@ from tests.support.nodes import Engine
 TIMEOUTS = plan.Timeouts(proxy=8.0, backend=1.5, grace=2.0)
 # The server's default for a backend that fails over: longer than that takes.
 _LONG_GRACE = 20.0
-# How many seconds of changes a power cut may lose (docs/reliability.md, Durability).
+# How many seconds of changes a power cut may lose (docs/reliability.md, Durability); and that of a master
+# whose replica takes over, if the servers do not wait for it: it need not be so far behind.
 _MAY_LOSE = {"always": 0.0, "everysec": 2.0, "no": math.inf}
+_LAG = 1.0
 
 
 def main() -> int:
     """Return the exit status."""
     arguments = _arguments()
     kinds: Sequence[plan.Kind] = plan.KINDS
-    engine = Engine(arguments.engine)
-    backend: MakeBackend = partial(
-        SingleBackend, engine=engine, durability=arguments.durability, appendfsync=arguments.appendfsync
-    )
+    common = {"engine": Engine(arguments.engine), "durability": arguments.durability}
+    backend: MakeBackend = partial(SingleBackend, **common, appendfsync=arguments.appendfsync)
+    may_lose = _MAY_LOSE[arguments.appendfsync]
+    if arguments.cluster or arguments.sentinel:
+        may_lose = _LAG if arguments.durability == "none" else 0.0
     if arguments.cluster:
-        kinds, backend = plan.KINDS_OF_CLUSTER, partial(ClusterBackend, engine=engine)
+        kinds, backend = plan.KINDS_OF_CLUSTER, partial(ClusterBackend, **common)
     elif arguments.sentinel:
-        kinds, backend = plan.KINDS_OF_SENTINEL, partial(SentinelBackend, engine=engine)
+        kinds, backend = plan.KINDS_OF_SENTINEL, partial(SentinelBackend, **common)
     if arguments.workers > 1:
         kinds = [*kinds, *plan.KINDS_OF_WORKERS]
     if arguments.only:
@@ -62,7 +65,7 @@ def main() -> int:
         backend=backend,
         workers=arguments.workers,
         stays=stays,
-        may_lose=_MAY_LOSE[arguments.appendfsync],
+        may_lose=may_lose,
     )
     print(f"seed {arguments.seed}, logs and data in {settings.folder}", flush=True)
     began = time.monotonic()
@@ -106,7 +109,9 @@ def _arguments() -> argparse.Namespace:
         help="a master, a replica and Sentinels, whose network breaks; as root",
     )
     parser.add_argument(
-        "--durability", choices=("none", "fsync"), default="none", help="the servers' option, for one backend"
+        "--durability",
+        choices=("none", "fsync", "replica:1"),
+        help="the servers' option; by default none for one backend, and replica:1 for several nodes",
     )
     parser.add_argument(
         "--appendfsync",
@@ -134,8 +139,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="new folder for logs and data; default: a temporary one")
     arguments = parser.parse_args()
     is_single = not (arguments.cluster or arguments.sentinel)
-    if arguments.durability != "none" and not is_single:
-        parser.error("with a cluster or Sentinel, servers always have --durability replica:1")
+    arguments.durability = arguments.durability or ("none" if is_single else "replica:1")
+    if arguments.durability == ("replica:1" if is_single else "fsync"):
+        parser.error("--durability fsync is for one backend, and replica:1 for several nodes")
+    if arguments.durability == "none" and not is_single and arguments.only != "power-cuts":
+        parser.error("with several nodes, --durability none is for --only power-cuts")
     if arguments.appendfsync != "always" and not (is_single and arguments.durability == "none"):
         parser.error("--appendfsync is for one backend, and servers with --durability none")
     return arguments

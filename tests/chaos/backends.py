@@ -93,7 +93,10 @@ MakeBackend = Callable[[Path, AsyncExitStack], Backend]
 
 
 class FailoverBackend(Backend):
-    """Nodes on a network, whose replicas take over. Puts are acknowledged when a replica has them."""
+    """Nodes on a network, whose replicas take over.
+
+    By default, puts are acknowledged when a replica has them.
+    """
 
     network: Network
 
@@ -120,7 +123,14 @@ class ClusterBackend(FailoverBackend):
 
     prefixes = tuple(f"{prefix.decode()}:" for prefix in PLACEMENT.prefixes)
 
-    def __init__(self, folder: Path, stack: AsyncExitStack, engine: Engine = Engine.REDIS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stack: AsyncExitStack,
+        engine: Engine = Engine.REDIS,
+        durability: str = "replica:1",
+    ) -> None:
+        self._durability = durability
         self.network = stack.enter_context(Network())
         self.cluster = Cluster(
             folder,
@@ -140,7 +150,7 @@ class ClusterBackend(FailoverBackend):
 
     def server_options(self, relay_port: int) -> list[str]:
         """See Backend. A relay would be left at the first redirection."""
-        return ["--backend", url_of(self.cluster), "--durability", "replica:1"]
+        return ["--backend", url_of(self.cluster), "--durability", self._durability]
 
     def clients(self) -> list[Client]:
         """See Backend."""
@@ -173,7 +183,14 @@ class ClusterBackend(FailoverBackend):
 class SentinelBackend(FailoverBackend):
     """A master with a replica, and Sentinels."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack, engine: Engine = Engine.REDIS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stack: AsyncExitStack,
+        engine: Engine = Engine.REDIS,
+        durability: str = "replica:1",
+    ) -> None:
+        self._durability = durability
         self.network = stack.enter_context(Network())
         self.nodes = SentinelSet(
             folder, "--appendonly", "yes", engine=engine, network=self.network, loses_power=True
@@ -185,7 +202,8 @@ class SentinelBackend(FailoverBackend):
 
     def server_options(self, relay_port: int) -> list[str]:
         """See Backend."""
-        return ["--backend", f"redis+sentinel://{self.nodes.addresses}/{NAME}/0", "--durability", "replica:1"]
+        url = f"redis+sentinel://{self.nodes.addresses}/{NAME}/0"
+        return ["--backend", url, "--durability", self._durability]
 
     def clients(self) -> list[Client]:
         """See Backend."""

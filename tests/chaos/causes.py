@@ -49,7 +49,7 @@ def cause(
 
 def seconds_before_cut(acknowledged: float, incidents: Sequence[Incident]) -> float:
     """Return how long before the next power cut a message was acknowledged; inf if none followed."""
-    cuts = [one for one in incidents if one.kind in (POWER_CUT, LONG_POWER_CUT)]
+    cuts = [one for one in incidents if one.kind in (POWER_CUT, LONG_POWER_CUT, MASTER_CUT)]
     return min((max(0.0, one.began - acknowledged) for one in cuts if acknowledged <= one.ended), default=inf)
 
 
