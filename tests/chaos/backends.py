@@ -163,9 +163,7 @@ class ClusterBackend(FailoverBackend):
 
     async def wait_until_healed(self) -> None:
         """See FailoverBackend."""
-        await self.cluster.wait_until_agreed()
-        for replica in await self.cluster.replicas():
-            await self.cluster.wait_until_connected(replica)
+        await self.cluster.wait_until_replicated()
 
     async def replica(self, chance: random.Random) -> Node:
         """See FailoverBackend."""

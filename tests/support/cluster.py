@@ -152,6 +152,20 @@ class Cluster(NodeSet[ClusterNode]):
         """Return when all running nodes have the same map, and serve."""
         await wait_until(self._agrees, "the nodes to agree")
 
+    async def wait_until_replicated(self) -> None:
+        """Return when all nodes agree, and all replicas have the data of their masters.
+
+        Meanwhile a replica may become a master: a busy machine is enough for that.
+        """
+
+        async def is_replicated() -> bool:
+            masters = await self._masters_told_by(self.nodes) if await self._agrees() else None
+            replicas = [one for master in set(masters or ()) for one in await self.replicas_of(master)]
+            about = [await replica.info("replication") for replica in replicas]
+            return bool(about) and all(one.get("master_link_status") == "up" for one in about)
+
+        await wait_until(is_replicated, "the replicas to be connected")
+
     async def announce_own_port(self, node: ClusterNode) -> None:
         """Let a node announce its own port again. Return when all nodes know it: they connect to it."""
         await node.announce_port(0)
