@@ -146,6 +146,27 @@ def test_a_message_whose_acknowledgement_is_lost_in_a_power_cut_comes_again(
         assert "7 reservations again" in server.log
 
 
+def test_a_role_whose_return_is_lost_in_a_power_cut_is_returned(
+    start_server: StartServer, start_powered: StartPowered
+) -> None:
+    """Otherwise native clients would wait for it until a server starts."""
+    backend = start_powered("always")
+    server = start_server("--backend", backend.url)
+    token, parked = f"{QUEUE}:consumer_free", f"{QUEUE}:ext:consumer_turn"
+    with server.client() as client, backend.client() as direct:
+        client.rpush("q", "message")
+        # The server has its turn, and returns the role without a sync.
+        direct.sadd("__pressure__!turns", parked)
+        direct.lmove(token, parked)
+        direct.config_set("appendfsync", "no")
+        direct.lmove(parked, token)
+        client.rpush("q", "lost")
+        backend.cut_power()
+        backend.start()
+        wait_for(lambda: direct.llen(token) == 1, "the role to be free")
+        assert client.lrange("q", 0, -1) == [b"message"]
+
+
 def _get(kestrel: Connection, key: bytes) -> None:
     kestrel.socket.sendall(b"get %b\r\n" % key)
     while not kestrel.socket.recv(1000).endswith(b"END\r\n"):

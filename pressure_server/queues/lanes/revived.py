@@ -1,6 +1,6 @@
-"""Reservations that a failover has revived: the new master lacks that clients of this server have ended them.
+"""Reservations and turns that a failover has revived: the new master lacks that they have been ended.
 
-Nobody would end them again. So they are given up, and their jobs come again.
+Nobody would end them again. So reservations that no client has are given up, and their jobs come again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUEUE = b"j"
 
 
 class Revived:
-    """The search of one shard for revived reservations."""
+    """The search of one shard for what is revived."""
 
     def __init__(self, shard: Shard, records: bytes, jobs_of_clients: JobsOfClients) -> None:
         """`records` is the key of this server's records; `jobs_of_clients` returns what its clients have."""
@@ -38,11 +38,11 @@ class Revived:
 
     @property
     def is_searching(self) -> bool:
-        """Whether there may be revived reservations."""
+        """Whether something may be revived."""
         return self._is_due or self._searching is not None
 
     def search(self) -> None:
-        """Give up what is revived when the backend is back."""
+        """End what is revived when the backend is back."""
         self._is_due = True
         self._shard.when_back(self._begin)
 
@@ -56,6 +56,7 @@ class Revived:
                 self._is_due = False
                 queues = await self._queues()
                 self._give_up_revived([job for name in queues for job in await self._told_of(name)])
+                await self._shard.role_turns.end_noted_turns()
         except BackendError as error:
             logger.debug("the search for revived reservations failed: %s", error)
             self.search()

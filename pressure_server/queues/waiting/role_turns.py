@@ -83,7 +83,7 @@ class RoleTurns:
             self._turns.forget_note(self._shard.database_number, base + suffix)
 
     async def end_noted_turns(self) -> None:
-        """End all turns noted in the backend: dead servers may have left them, and live ones ask again."""
+        """End all turns noted in the backend, which nobody may have any longer. Live servers ask again."""
         prefix = self._shard.prefix + b":"
         for parked in await self._turns.noted_keys(self._shard.database_number):
             for suffix in _PARKED.values():

@@ -26,7 +26,8 @@ class FakeShard:
     prefix = b"p"
 
     def __init__(self, told: dict[bytes, list[list[Told]]]) -> None:
-        self.link = self.reservations = self
+        self.link = self.reservations = self.role_turns = self
+        self.ended_turns = 0
         self.loop = asyncio.get_running_loop()
         self.told = told
         self.on_their_way: list[tuple[bytes, int, int]] = []
@@ -51,6 +52,9 @@ class FakeShard:
         self.meanwhile()
         pages, at = self.told[names[0]], int(arguments[0])
         return [[b"%d" % ((at + 1) % len(pages)), *map(list, pages[at])]]
+
+    async def end_noted_turns(self) -> None:
+        self.ended_turns += 1
 
     def undelivered(self) -> list[tuple[bytes, int, int]]:
         return self.on_their_way
@@ -77,6 +81,7 @@ async def test_what_no_client_has_is_given_up() -> None:
     shard.on_their_way = [(b"q", 1, 1)]
     given_up = await search(shard, (0, b"q", 2, 5))
     assert given_up == [(b"q", 3, 1, OWNER), (b"r", 4, 1, b"=2")]
+    assert shard.ended_turns == 1
 
 
 async def test_the_same_id_elsewhere_or_reserved_at_another_time_is_another_reservation() -> None:
