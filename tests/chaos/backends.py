@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -42,6 +43,11 @@ class Backend(ABC):
     def clients(self) -> list[Client]:
         """Return a client for each node that has queues."""
 
+    @property
+    @abstractmethod
+    def cuts(self) -> list[float]:
+        """When the power was cut of what has acknowledged changes."""
+
 
 class SingleBackend(Backend):
     """One process. Its append-only file is evidence of every message."""
@@ -71,6 +77,11 @@ class SingleBackend(Backend):
         stack.callback(self.valkey.stop)
         self._set_sync("always")
 
+    @property
+    def cuts(self) -> list[float]:
+        """See Backend."""
+        return self.valkey.disk.cuts if self.valkey.disk is not None else []
+
     def begin_to_lose(self) -> None:
         """Let power cuts lose what `appendfsync` allows. Until now they lose nothing."""
         self._set_sync(self._appendfsync)
@@ -99,6 +110,15 @@ class FailoverBackend(Backend):
     """
 
     network: Network
+
+    def __init__(self, durability: str) -> None:
+        self._durability = durability
+        self._cuts: list[float] = []
+
+    @property
+    def cuts(self) -> list[float]:
+        """See Backend. Those of replicas are not among them."""
+        return self._cuts
 
     @property
     @abstractmethod
@@ -130,7 +150,7 @@ class ClusterBackend(FailoverBackend):
         engine: Engine = Engine.REDIS,
         durability: str = "replica:1",
     ) -> None:
-        self._durability = durability
+        super().__init__(durability)
         self.network = stack.enter_context(Network())
         self.cluster = Cluster(
             folder,
@@ -174,6 +194,7 @@ class ClusterBackend(FailoverBackend):
         master = chance.choice(await self.cluster.masters())
         slots = await self.cluster.slots_of(master)
         master.cut_power(chance)
+        self._cuts.append(time.monotonic())
         await self.cluster.wait_for_new_master(slots[0], master)
         return master
 
@@ -188,7 +209,7 @@ class SentinelBackend(FailoverBackend):
         engine: Engine = Engine.REDIS,
         durability: str = "replica:1",
     ) -> None:
-        self._durability = durability
+        super().__init__(durability)
         self.network = stack.enter_context(Network())
         self.nodes = SentinelSet(
             folder, "--appendonly", "yes", engine=engine, network=self.network, loses_power=True
@@ -225,6 +246,7 @@ class SentinelBackend(FailoverBackend):
         """See FailoverBackend."""
         master = await self.nodes.master()
         master.cut_power(chance)
+        self._cuts.append(time.monotonic())
         await self.nodes.wait_for_new_master(master)
         return master
 

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from tests.chaos.plan import LONG_POWER_CUT, LOSSY, MASTER_CUT, PARTITION, POWER_CUT, Kind, Target
+from tests.chaos.plan import LOSSY, MASTER_CUT, PARTITION, Kind, Target
 from tests.support.ledger import Doubled, Event
 
 # Seconds within which a delivery is acknowledged if the backend can be reached, and for which a repaired
 # process still has an effect.
 _DELAY = 2.0
+# Seconds for which a reply is on its way to a client that reads it after a power cut.
+_ON_ITS_WAY = 0.5
 # They last long enough for the heartbeats of any proxy to be missed, and a failover may undo them.
 _SILENCING = (PARTITION, LOSSY, MASTER_CUT)
 
@@ -47,10 +49,10 @@ def cause(
     return max(candidates, key=lambda found: (found.kind.target is Target.PROXY, found.began), default=None)
 
 
-def seconds_before_cut(acknowledged: float, incidents: Sequence[Incident]) -> float:
+def seconds_before_cut(acknowledged: float, cuts: Sequence[float]) -> float:
     """Return how long before the next power cut a message was acknowledged; inf if none followed."""
-    cuts = [one for one in incidents if one.kind in (POWER_CUT, LONG_POWER_CUT, MASTER_CUT)]
-    return min((max(0.0, one.began - acknowledged) for one in cuts if acknowledged <= one.ended), default=inf)
+    seconds = [cut - acknowledged for cut in cuts]
+    return min((max(0.0, one) for one in seconds if one > -_ON_ITS_WAY), default=inf)
 
 
 def cause_of_refusal(reserved: Event, refused: Event, incidents: Sequence[Incident]) -> Incident | None:

@@ -156,8 +156,3 @@ def make(among: Sequence[Kind], count: int, proxies: int, timeouts: Timeouts, se
                 )
             )
     return faults
-
-
-def seconds(faults: Sequence[Fault]) -> float:
-    """Return how long the faults take, about."""
-    return sum(fault.pause + (0.0 if fault.overlaps else fault.seconds) for fault in faults)

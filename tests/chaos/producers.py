@@ -21,23 +21,21 @@ Put = tuple[Words, list[bytes]]
 
 
 class Pace:
-    """The rate of puts: `total` messages in `seconds`. Producers that are behind put as fast as they can.
+    """The rate of puts: producers put as fast as they can, until a `share` of the `total` is acknowledged.
 
-    `count` returns how many have been acknowledged.
+    `count` returns how many messages are.
     """
 
-    def __init__(self, count: Callable[[], int], total: float, seconds: float) -> None:
+    def __init__(self, count: Callable[[], int], total: float, share: Callable[[], float]) -> None:
         self._count = count
         self._total = total
-        self._seconds = max(seconds, 1.0)
-        self._began = time.monotonic()
+        self._share = share
         self.is_over = False
 
     async def next(self) -> bool:
         """Wait until the next put is due. Return False if the pace is over."""
         while not self.is_over:
-            elapsed = (time.monotonic() - self._began) / self._seconds
-            if self._count() < self._total * elapsed:
+            if self._count() < self._total * self._share():
                 return True
             await asyncio.sleep(_POLL_INTERVAL)
         return False

@@ -55,8 +55,9 @@ def lost_messages(outcome: Outcome) -> tuple[list[Lost], list[float]]:
     Of those that a power cut may lose, return also how many seconds before it they were acknowledged.
     """
     lost = [one for ledger in outcome.ledgers for one in ledger.lost()]
-    seconds = [seconds_before_cut(one.acknowledged, outcome.incidents) for one in lost]
-    return lost, [one for one in seconds if one < inf and one <= outcome.settings.may_lose]
+    seconds = [seconds_before_cut(one.acknowledged, outcome.cuts) for one in lost]
+    may_lose = outcome.settings.may_lose
+    return lost, [one for one in seconds if may_lose and one < inf and one <= may_lose]
 
 
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import redis
 
-from tests.chaos import plan
 from tests.chaos.backends import MakeBackend, SingleBackend
 from tests.chaos.beanstalk import BeanstalkCaller
 from tests.chaos.beanstalk_clients import BeanstalkWorker, Kicker, MortalWorker, Putter
@@ -145,6 +144,8 @@ class Outcome:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     incidents: list[Incident] = field(default_factory=list)
+    # When the power was cut of what has acknowledged changes.
+    cuts: list[float] = field(default_factory=list)
     append_only_files: list[Path] = field(default_factory=list)
     # Queues that were not drained, with their lengths.
     left: dict[str, int] = field(default_factory=dict)
@@ -202,6 +203,7 @@ async def run(settings: Settings, say: Say) -> Outcome:
     finally:
         await stand.close()
     outcome.append_only_files = stand.append_only_files
+    outcome.cuts = stand.backend.cuts
     for complaint in stand.complaints_in_logs():
         outcome.journal.complain(complaint)
     outcome.reached = reached(settings.folder, outcome.journal)
@@ -228,12 +230,12 @@ class _Work:
 
     async def run(self) -> None:
         await self._create_queues()
-        messages, seconds = self._settings.messages, plan.seconds(self._settings.faults)
+        messages = self._settings.messages
         plain = 1 - _JOBS - _WITH_ID - _IN_LOGS
-        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, plain * messages, seconds)
-        job_pace = Pace(lambda: self._ledger.jobs, _JOBS * messages, seconds)
-        once_pace = Pace(lambda: self._outcome.once.acknowledged, _WITH_ID * messages, seconds)
-        log_pace = Pace(lambda: self._outcome.in_logs, _IN_LOGS * messages, seconds)
+        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, plain * messages, self._share)
+        job_pace = Pace(lambda: self._ledger.jobs, _JOBS * messages, self._share)
+        once_pace = Pace(lambda: self._outcome.once.acknowledged, _WITH_ID * messages, self._share)
+        log_pace = Pace(lambda: self._outcome.in_logs, _IN_LOGS * messages, self._share)
         paces = (pace, job_pace, once_pace, log_pace)
         workers: list[Consumer | HalfCloser | OffsetReader] = [
             *self._consumers(pace),
@@ -282,6 +284,11 @@ class _Work:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _share(self) -> float:
+        """Return the share of the messages that may be put by now: all and more when no fault is to come."""
+        done, planned = len(self._faults.done), len(self._settings.faults)
+        return (done + 1) / planned if done < planned else math.inf
 
     async def _backends_away(self) -> list[str]:
         """Return what each server that runs says of the parts of its backend that are away."""

@@ -183,14 +183,17 @@ def test_only_its_broken_proxy_or_network_explains_a_reservation_that_ended_earl
 
 def test_only_changes_of_the_last_seconds_before_a_power_cut_may_be_lost(tmp_path: Path) -> None:
     outcome = Outcome(replace(settings(tmp_path, [], messages=3), may_lose=2.0))
-    cut = Incident(plan.POWER_CUT, "", 5.0, 6.0)
-    assert [seconds_before_cut(when, [cut]) for when in (1.0, 5.5, 6.5)] == [4.0, 0.0, math.inf]
+    assert [seconds_before_cut(when, [5.0, 8.0]) for when in (1.0, 5.4, 5.6, 9.0)] == pytest.approx(
+        [4.0, 0.0, 2.4, math.inf]
+    )
     outcome.ledger.put([FIRST, SECOND, THIRD], SENT)
     now = time.monotonic()
-    for began, may_be_lost in ((now - 5, 0), (now + 1, 3), (now + 3, 0)):
-        outcome.incidents[:] = [Incident(plan.POWER_CUT, "", began, began + 1)]
+    for cut, may_be_lost in ((now - 5, 0), (now + 1, 3), (now + 3, 0)):
+        outcome.cuts = [cut]
         assert report.failures(outcome) == ([] if may_be_lost else ["3 messages lost"])
         assert len(report.lost_messages(outcome)[1]) == may_be_lost
+    outcome.settings, outcome.cuts = replace(outcome.settings, may_lose=0.0), [now + 1]
+    assert report.failures(outcome) == ["3 messages lost"]
 
 
 def test_a_job_with_two_ids_and_an_id_with_two_jobs_are_wrong() -> None:

@@ -204,7 +204,7 @@ def settle(
     callers: Any = [server]
 
     async def work() -> None:
-        pace = Pace(lambda: 0, 0, 0)
+        pace = Pace(lambda: 0, 0, lambda: 0.0)
         await once.OnceLogProducer(callers, 1, "log-q", log, journal, pace, chance, log).settle(puts)
 
     asyncio.run(work())

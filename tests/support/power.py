@@ -6,6 +6,7 @@ has been synced. Names are taken to be durable at once: a cut undoes no rename.
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +27,9 @@ class Disk:
         found = [file.stat() for file in self._files()]
         self._synced = {file.st_ino: file.st_size for file in found}
         self._position = 0
-        # The bytes that cuts have removed.
+        # The bytes that cuts have removed, and the times of the cuts.
         self.lost = 0
+        self.cuts: list[float] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -51,6 +53,7 @@ class Disk:
 
         With a `chance`, a random part of the rest is left.
         """
+        self.cuts.append(time.monotonic())
         self._read_log()
         for file in self._files():
             found = file.stat()
