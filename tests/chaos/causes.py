@@ -10,8 +10,6 @@ from tests.support.ledger import Doubled, Event
 # Seconds within which a delivery is acknowledged if the backend can be reached, and for which a repaired
 # process still has an effect.
 _DELAY = 2.0
-# Seconds for which a reply is on its way to a client that reads it after a power cut.
-_ON_ITS_WAY = 0.5
 # They last long enough for the heartbeats of any proxy to be missed, and a failover may undo them.
 _SILENCING = (PARTITION, LOSSY, MASTER_CUT)
 
@@ -49,10 +47,13 @@ def cause(
     return max(candidates, key=lambda found: (found.kind.target is Target.PROXY, found.began), default=None)
 
 
-def seconds_before_cut(acknowledged: float, cuts: Sequence[float]) -> float:
-    """Return how long before the next power cut a message was acknowledged; inf if none followed."""
-    seconds = [cut - acknowledged for cut in cuts]
-    return min((max(0.0, one) for one in seconds if one > -_ON_ITS_WAY), default=inf)
+def seconds_before_cut(sent: float, acknowledged: float, cuts: Sequence[float]) -> float:
+    """Return how long before the next power cut a message was acknowledged; inf if none followed.
+
+    0 if the cut was in between: a client reads all replies to what it has sent in one write, and the first
+    may have come before the cut.
+    """
+    return min((max(0.0, cut - acknowledged) for cut in cuts if cut >= sent), default=inf)
 
 
 def cause_of_refusal(reserved: Event, refused: Event, incidents: Sequence[Incident]) -> Incident | None:

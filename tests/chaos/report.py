@@ -29,9 +29,9 @@ def failures(outcome: Outcome, *, all_reached: bool = False) -> list[str]:
         (len(unexplained_refusals(outcome)), "reservations that ended early without a cause"),
         (len(outcome.journal.contradictions), "contradictions"),
     ]
-    lost, may_be_lost = lost_messages(outcome)
+    lost, _ = lost_messages(outcome)
     found = [
-        (len(lost) - len(may_be_lost), "messages lost"),
+        (len(lost), "messages lost"),
         (sum(len(ledger.strange) for ledger in ledgers), "strange messages"),
         (len(unexplained), "duplicates without a cause"),
         *(() if wanted.may_lose else contradictions),
@@ -50,14 +50,19 @@ def missing(outcome: Outcome) -> list[str]:
 
 
 def lost_messages(outcome: Outcome) -> tuple[list[Lost], list[float]]:
-    """Return the lost messages.
+    """Return the messages that are lost and may not be.
 
-    Of those that a power cut may lose, return also how many seconds before it they were acknowledged.
+    Of those that a power cut may lose, return how many seconds before it they were acknowledged.
     """
-    lost = [one for ledger in outcome.ledgers for one in ledger.lost()]
-    seconds = [seconds_before_cut(one.acknowledged, outcome.cuts) for one in lost]
-    may_lose = outcome.settings.may_lose
-    return lost, [one for one in seconds if may_lose and one < inf and one <= may_lose]
+    lost: list[Lost] = []
+    seconds: list[float] = []
+    for one in [one for ledger in outcome.ledgers for one in ledger.lost()]:
+        before_cut = seconds_before_cut(one.sent.when, one.acknowledged, outcome.cuts)
+        if outcome.settings.may_lose and before_cut < inf and before_cut <= outcome.settings.may_lose:
+            seconds.append(before_cut)
+        else:
+            lost.append(one)
+    return lost, seconds
 
 
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
@@ -122,8 +127,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield from _counts("lost", (one.sent.queue for one in lost))
     if may_be_lost:
         yield (
-            f"may be lost     {len(may_be_lost)}: acknowledged at most {max(may_be_lost):.2f} s before a "
-            "power cut"
+            f"lost by cuts    {len(may_be_lost)}, acknowledged at most {max(may_be_lost):.2f} s before one"
         )
     yield f"put as jobs     {sum(ledger.jobs for ledger in queues)}"
     yield f"put with an id  {outcome.once.acknowledged}, and {outcome.in_logs} into logs"
@@ -210,7 +214,8 @@ def _lost(one: Lost, outcome: Outcome, steps: _StepTexts) -> str:
     put = one.sent
     return (
         f"{one.message.decode()}: put into {put.queue} by {put.by} through {put.proxy} at "
-        f"{put.when - outcome.began:.2f} s{_context(one.message, put, put, outcome, steps)}"
+        f"{put.when - outcome.began:.2f} s, acknowledged at {one.acknowledged - outcome.began:.2f} s"
+        f"{_context(one.message, put, put._replace(when=one.acknowledged), outcome, steps)}"
     )
 
 

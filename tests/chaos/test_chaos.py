@@ -183,11 +183,12 @@ def test_only_its_broken_proxy_or_network_explains_a_reservation_that_ended_earl
 
 def test_only_changes_of_the_last_seconds_before_a_power_cut_may_be_lost(tmp_path: Path) -> None:
     outcome = Outcome(replace(settings(tmp_path, [], messages=3), may_lose=2.0))
-    assert [seconds_before_cut(when, [5.0, 8.0]) for when in (1.0, 5.4, 5.6, 9.0)] == pytest.approx(
-        [4.0, 0.0, 2.4, math.inf]
+    times = ((1.0, 2.0), (1.0, 5.5), (5.1, 5.2), (9.0, 9.1))
+    assert [seconds_before_cut(*time, [5.0, 8.2]) for time in times] == pytest.approx(
+        [3.0, 0.0, 3.0, math.inf]
     )
-    outcome.ledger.put([FIRST, SECOND, THIRD], SENT)
     now = time.monotonic()
+    outcome.ledger.put([FIRST, SECOND, THIRD], SENT._replace(when=now))
     for cut, may_be_lost in ((now - 5, 0), (now + 1, 3), (now + 3, 0)):
         outcome.cuts = [cut]
         assert report.failures(outcome) == ([] if may_be_lost else ["3 messages lost"])
