@@ -112,7 +112,8 @@ CATALOG = _catalog()
 # What only servers ask for; what describes a queue with times, or picks at random; and what only a queue with
 # ACK NEXT answers.
 LEFT_OUT = {
-    "pop", "put_back", "version", "info", "examine", "repair", "sample", "job_info", "pending", "claim",
+    "pop", "put_back", "version", "info", "examine", "repair", "sample", "job_info", "pending", "reserved",
+    "claim",
 }  # fmt: skip
 
 
