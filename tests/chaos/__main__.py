@@ -23,9 +23,9 @@ from tests.support.nodes import Engine
 TIMEOUTS = plan.Timeouts(proxy=8.0, backend=1.5, grace=2.0)
 # The server's default for a backend that fails over: longer than that takes.
 _LONG_GRACE = 20.0
-# How many seconds of changes a power cut may lose (docs/reliability.md, Durability); and that of a master
-# whose replica takes over, if the servers do not wait for it: it need not be so far behind.
+# By `appendfsync`, how many seconds of changes a power cut may lose (docs/reliability.md, Durability).
 _MAY_LOSE = {"always": 0.0, "everysec": 2.0, "no": math.inf}
+# The same if a replica takes over, and the servers have not waited for it: it lags behind by less than this.
 _LAG = 1.0
 
 

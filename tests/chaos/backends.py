@@ -46,7 +46,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def cuts(self) -> list[float]:
-        """When the power was cut of what has acknowledged changes."""
+        """The times at which a power cut may have lost acknowledged changes."""
 
 
 class SingleBackend(Backend):
@@ -111,19 +111,33 @@ class FailoverBackend(Backend):
 
     network: Network
 
-    def __init__(self, durability: str) -> None:
+    def __init__(self, stack: AsyncExitStack, durability: str) -> None:
+        self.network = stack.enter_context(Network())
         self._durability = durability
         self._cuts: list[float] = []
 
     @property
+    @abstractmethod
+    def node_set(self) -> Cluster | SentinelSet:
+        """The nodes."""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """See Backend."""
+        await stack.enter_async_context(self.node_set)
+
+    def clients(self) -> list[Client]:
+        """See Backend."""
+        return masters_among(self.node_set.nodes)
+
+    @property
     def cuts(self) -> list[float]:
-        """See Backend. Those of replicas are not among them."""
+        """See Backend. A replica acknowledges nothing, so its power cuts are not among these."""
         return self._cuts
 
     @property
-    @abstractmethod
     def machines(self) -> list[Machine]:
         """The machines of all nodes that have queues."""
+        return [node.machine for node in self.node_set.nodes if node.machine is not None]
 
     @abstractmethod
     async def wait_until_healed(self) -> None:
@@ -150,8 +164,7 @@ class ClusterBackend(FailoverBackend):
         engine: Engine = Engine.REDIS,
         durability: str = "replica:1",
     ) -> None:
-        super().__init__(durability)
-        self.network = stack.enter_context(Network())
+        super().__init__(stack, durability)
         self.cluster = Cluster(
             folder,
             *("--appendonly", "yes"),
@@ -164,22 +177,14 @@ class ClusterBackend(FailoverBackend):
             loses_power=True,
         )
 
-    async def start(self, stack: AsyncExitStack) -> None:
-        """See Backend."""
-        await stack.enter_async_context(self.cluster)
+    @property
+    def node_set(self) -> Cluster:
+        """See FailoverBackend."""
+        return self.cluster
 
     def server_options(self, relay_port: int) -> list[str]:
         """See Backend. A relay would be left at the first redirection."""
         return ["--backend", url_of(self.cluster), "--durability", self._durability]
-
-    def clients(self) -> list[Client]:
-        """See Backend."""
-        return masters_among(self.cluster.nodes)
-
-    @property
-    def machines(self) -> list[Machine]:
-        """See FailoverBackend."""
-        return [node.machine for node in self.cluster.nodes if node.machine is not None]
 
     async def wait_until_healed(self) -> None:
         """See FailoverBackend."""
@@ -209,29 +214,20 @@ class SentinelBackend(FailoverBackend):
         engine: Engine = Engine.REDIS,
         durability: str = "replica:1",
     ) -> None:
-        super().__init__(durability)
-        self.network = stack.enter_context(Network())
+        super().__init__(stack, durability)
         self.nodes = SentinelSet(
             folder, "--appendonly", "yes", engine=engine, network=self.network, loses_power=True
         )
 
-    async def start(self, stack: AsyncExitStack) -> None:
-        """See Backend."""
-        await stack.enter_async_context(self.nodes)
+    @property
+    def node_set(self) -> SentinelSet:
+        """See FailoverBackend."""
+        return self.nodes
 
     def server_options(self, relay_port: int) -> list[str]:
         """See Backend."""
         url = f"redis+sentinel://{self.nodes.addresses}/{NAME}/0"
         return ["--backend", url, "--durability", self._durability]
-
-    def clients(self) -> list[Client]:
-        """See Backend."""
-        return masters_among(self.nodes.nodes)
-
-    @property
-    def machines(self) -> list[Machine]:
-        """See FailoverBackend."""
-        return [node.machine for node in self.nodes.nodes if node.machine is not None]
 
     async def wait_until_healed(self) -> None:
         """See FailoverBackend."""

@@ -50,9 +50,9 @@ def missing(outcome: Outcome) -> list[str]:
 
 
 def lost_messages(outcome: Outcome) -> tuple[list[Lost], list[float]]:
-    """Return the messages that are lost and may not be.
+    """Return the lost messages that no power cut explains.
 
-    Of those that a power cut may lose, return how many seconds before it they were acknowledged.
+    For each of the others, return how many seconds before the cut it was acknowledged.
     """
     lost: list[Lost] = []
     seconds: list[float] = []

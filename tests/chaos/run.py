@@ -144,7 +144,7 @@ class Outcome:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     incidents: list[Incident] = field(default_factory=list)
-    # When the power was cut of what has acknowledged changes.
+    # The times at which a power cut may have lost acknowledged changes.
     cuts: list[float] = field(default_factory=list)
     append_only_files: list[Path] = field(default_factory=list)
     # Queues that were not drained, with their lengths.
@@ -286,7 +286,7 @@ class _Work:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _share(self) -> float:
-        """Return the share of the messages that may be put by now: all and more when no fault is to come."""
+        """Return the share of the messages that may be put by now; inf when all faults are done."""
         done, planned = len(self._faults.done), len(self._settings.faults)
         return (done + 1) / planned if done < planned else math.inf
 

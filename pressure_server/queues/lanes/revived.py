@@ -64,8 +64,8 @@ class Revived:
             self._searching = None
 
     def _give_up_revived(self, told: list[tuple[bytes, int, int, bytes]]) -> None:
-        """Give up those of the jobs that no client has. `told` is as `_told_of` returns."""
-        # What clients have got while the backend told is among their jobs by now.
+        """Give up the jobs that no client has. `told` has what `_told_of` returns for each queue."""
+        # A client may have got a job while the backend was asked. So the clients are looked at only now.
         number = self._shard.database_number
         known = {(name, job, reserves) for of, name, job, reserves in self._jobs_of_clients() if of == number}
         known.update(self._shard.reservations.undelivered())
