@@ -148,8 +148,8 @@ local function begin_of(text, position)
   return low
 end
 
--- Return the copies in the text of a field whose positions are from `first` to `last`; then the text before these copies,
--- and the text behind them. So a call parses only the copies that it changes, not all equal ones.
+-- Cut the text of a field in three. Return the copies whose positions are from `first` to `last`, the text before these
+-- copies, and the text behind them. A call parses only the copies that it changes, and not all equal ones.
 local function cut(text, first, last)
   local begin, behind = begin_of(text, first), begin_of(text, last + 1)
   local copies = read(string.sub(text, begin, behind - 1))
